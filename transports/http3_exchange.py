@@ -170,7 +170,7 @@ class Exchange:
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001 -- the application handles every expected exception
-            _log.exception("HTTP/3: a request ended in a defect")
+            _log.exception("HTTP/3: a request failed because of a defect")
         finally:
             if not self._is_finished:
                 self._abort()

@@ -1,4 +1,4 @@
-"""HTTP/3 on the QUIC port, with aioquic's client: an application of the test's own, so that each side can be late."""
+"""HTTP/3 on the QUIC port, with the client of aioquic, and applications of the tests, so that each side can be slow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Browser:
-    """One connection."""
+    """A client with one connection."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -59,7 +59,7 @@ class Browser:
         stream_id = self.client.quic.get_next_available_stream_id()
         fields = {":method": method, ":scheme": "https", ":authority": "localhost", ":path": path} | (headers or {})
         done = self.done[stream_id] = asyncio.get_running_loop().create_future()
-        # Who does not wait for it any more is not told when it fails.
+        # A caller that stopped waiting does not learn of a failure.
         done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self.http.send_headers(stream_id, [(n.encode(), v.encode()) for n, v in fields.items()], end)
         self.client.transmit()
@@ -107,7 +107,7 @@ async def until(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_a_request_reaches_the_application_and_its_answer_the_client(tmp_path: Path) -> None:
+async def test_a_request_reaches_the_application_and_its_response_the_client(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         stream_id = client.begin("POST", "/a%20b?c=d", end=False)
@@ -121,21 +121,21 @@ async def test_a_request_reaches_the_application_and_its_answer_the_client(tmp_p
 
 
 @pytest.mark.parametrize("size", [1, 100_000, 5 * MIB])
-async def test_bodies_of_any_size_go_both_ways(tmp_path: Path, size: int) -> None:
+async def test_bodies_of_any_size_are_received_and_sent(tmp_path: Path, size: int) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         status, body = await client.ask("PUT", "/", body=b"x" * size)
         assert (status, body) == (200, b"PUT /  3 " + b"x" * size)
 
 
-async def test_many_requests_at_once(tmp_path: Path) -> None:
+async def test_many_concurrent_requests_are_answered(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         answers = await asyncio.gather(*(client.ask("POST", f"/{number}", body=b"b") for number in range(50)))
         assert [body for _, body in answers] == [f"POST /{number}  3 b".encode() for number in range(50)]
 
 
-async def test_a_head_has_no_body(tmp_path: Path) -> None:
+async def test_a_response_to_head_has_no_body(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         assert await (await browser(world)).ask("HEAD", "/") == (200, b"")
 
@@ -151,7 +151,7 @@ async def test_a_head_has_no_body(tmp_path: Path) -> None:
         ("GET", "/", {"a": "b" * 40_000, "c": "d" * 40_000}, 431),
     ],
 )
-async def test_what_the_application_should_not_see_is_refused(
+async def test_invalid_requests_are_refused_before_the_application(
     tmp_path: Path, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     async with served(tmp_path, application=echo, http={"headers_bytes": 65_536}) as world:
@@ -160,13 +160,15 @@ async def test_what_the_application_should_not_see_is_refused(
             answer = await client.ask(method, path, headers)
             assert answer[0] == status
         except ConnectionError as closed:
-            # Fields that alone are more than may be gathered.
+            # Headers that exceed the buffer by themselves.
             assert status == 431 and closed.args == (ErrorCode.H3_EXCESSIVE_LOAD,)
             client = await browser(world)
         assert (await client.ask("GET", "/"))[0] == 200
 
 
-async def test_a_defect_of_the_application_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_in_the_application_is_answered_500(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/later":
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -181,7 +183,7 @@ async def test_a_defect_of_the_application_is_answered(tmp_path: Path, caplog: p
     assert "nobody thought of this" in caplog.text
 
 
-async def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
+async def test_an_unread_body_is_stopped_by_flow_control(tmp_path: Path) -> None:
     read = asyncio.Event()
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,7 +204,7 @@ async def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
         assert (await client.done[stream_id])[0] == 200
 
 
-async def test_a_client_that_goes_away_is_told_to_the_application(tmp_path: Path) -> None:
+async def test_the_application_learns_that_a_client_disconnected(tmp_path: Path) -> None:
     heard: list[Message] = []
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,10 +220,10 @@ async def test_a_client_that_goes_away_is_told_to_the_application(tmp_path: Path
         assert heard == [{"type": "http.disconnect"}]
 
 
-async def test_an_answer_that_nobody_wants_any_more_is_not_begun(
+async def test_no_response_is_started_on_a_stream_that_the_client_has_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the client says comes while the application is at it, and is not looked at before it is done."""
+    """The reset arrives while the application runs, and is not processed before it returns."""
 
     async def empty(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/unwanted":
@@ -239,7 +241,7 @@ async def test_an_answer_that_nobody_wants_any_more_is_not_begun(
     assert "defect" not in caplog.text
 
 
-async def test_an_application_that_has_answered_hears_that_it_is_over(tmp_path: Path) -> None:
+async def test_an_application_gets_a_disconnect_after_its_response(tmp_path: Path) -> None:
     heard: list[Message] = []
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
@@ -256,7 +258,7 @@ async def test_an_application_that_has_answered_hears_that_it_is_over(tmp_path: 
         assert heard == [{"type": "http.disconnect"}] * 2
 
 
-async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None:
+async def test_a_missing_body_is_answered_408(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         stream_id = client.begin("PUT", "/", end=False)
@@ -268,7 +270,7 @@ async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None
         assert await client.done[stream_id] == (408, b"")
 
 
-async def test_fields_that_do_not_end_are_not_gathered(tmp_path: Path) -> None:
+async def test_endless_headers_are_not_buffered(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         witness = await browser(world)
@@ -281,8 +283,8 @@ async def test_fields_that_do_not_end_are_not_gathered(tmp_path: Path) -> None:
         assert (await witness.ask("GET", "/"))[0] == 200
 
 
-async def test_a_few_bytes_never_stand_for_many(tmp_path: Path) -> None:
-    """A dynamic table, which the server does not offer, may not be used."""
+async def test_a_dynamic_header_table_is_refused(tmp_path: Path) -> None:
+    """A few bytes must not expand to many: the server does not offer a dynamic table."""
 
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
@@ -298,13 +300,13 @@ async def test_a_few_bytes_never_stand_for_many(tmp_path: Path) -> None:
         assert (await client.client.terminated).error_code == ErrorCode.QPACK_ENCODER_STREAM_ERROR
 
 
-# ------------------------------------------------------------------------------------------- what was answered early
+# ------------------------------------------------------------------------------------------- early responses
 
 
-async def test_the_rest_of_a_request_that_was_answered_early_does_no_harm(
+async def test_the_rest_of_a_request_that_was_answered_early_is_harmless(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was on its way arrives: a body to its end, and what may come behind a body."""
+    """The rest of the body and its trailers arrive after the response."""
 
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -312,7 +314,7 @@ async def test_the_rest_of_a_request_that_was_answered_early_does_no_harm(
 
     async with served(tmp_path, application=refusing) as world:
         client = await browser(world)
-        # It is so fast that it hears nothing of what the server does not want any more.
+        # The client is so fast that it does not see the server stop the stream.
         handlers: Any = client.client.quic._QuicConnection__frame_handlers  # type: ignore[attr-defined]
         handlers[QuicFrameType.STOP_SENDING] = deaf, handlers[QuicFrameType.STOP_SENDING][1]
         stream_id = client.begin("POST", "/", end=False)
@@ -334,7 +336,7 @@ def deaf(context: Any, frame_type: int, buf: Any) -> None:
 ENDS = ("reset", "stop")
 
 
-async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path: Path) -> None:
+async def test_a_finished_exchange_leaves_nothing_behind_however_it_ended(tmp_path: Path) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/waits":
             await receive()
@@ -359,7 +361,7 @@ async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path
                 client.client.transmit()
                 with pytest.raises(ConnectionResetError):
                     await client.done[stream_id]
-        # Streams without a request in them, one that ends and one that breaks off.
+        # Streams without a request: one ends, and one is reset.
         for said, is_reset in ((b"", False), (b"\x01", True)):
             stream_id = client.client.quic.get_next_available_stream_id()
             client.done[stream_id] = asyncio.get_running_loop().create_future()
@@ -375,11 +377,11 @@ async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path
         await until(lambda: len(connection.engine._streams) <= 8)
 
 
-# ------------------------------------------------------------------------------------------------- many, and the end
+# ------------------------------------------------------------------------------------------------- limits and stopping
 
 
-async def test_a_connection_has_as_many_requests_at_once_as_streams_are_configured(tmp_path: Path) -> None:
-    """Tails stay, and somebody who has a few must still be able to ask for something."""
+async def test_concurrent_requests_are_limited_to_the_configured_streams(tmp_path: Path) -> None:
+    """Tails stay open, and a client with several must still be able to send other requests."""
 
     go_on = asyncio.Event()
 
@@ -396,7 +398,7 @@ async def test_a_connection_has_as_many_requests_at_once_as_streams_are_configur
         assert {(await client.done[stream_id])[0] for stream_id in tails} == {200}
 
 
-async def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
+async def test_unread_responses_share_a_window(tmp_path: Path) -> None:
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(MIB) if scope["path"] == "/large" else b"small"})
@@ -414,7 +416,7 @@ async def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
             client.done[stream_id].cancel()
 
 
-async def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
+async def test_a_connection_counts_towards_the_limit_of_http(tmp_path: Path) -> None:
     door = Listener(HttpLimits(connections=2), Address("127.0.0.1", 0))
     async with served(tmp_path, application=echo, door=door) as world:
         first, _ = await browser(world), await browser(world)
@@ -427,8 +429,8 @@ async def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
         assert (await (await browser(world)).ask("GET", "/"))[0] == 200
 
 
-async def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_path: Path) -> None:
-    """Something is on its way whenever it is looked at."""
+async def test_a_client_that_reads_steadily_is_kept_and_a_stalled_one_is_closed(tmp_path: Path) -> None:
+    """Whenever it is checked, bytes are in flight."""
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -441,7 +443,7 @@ async def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_p
         client = await browser(world)
         client.begin("GET", "/")
         connection = next(iter(world.listener._connections))
-        # It would look at another time than we do.
+        # It would check with another clock.
         world.listener._sweeper.cancel()  # type: ignore[union-attr]
         now = asyncio.get_running_loop().time()
         for _ in range(100):
@@ -461,7 +463,7 @@ async def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_p
         assert (await client.client.terminated).error_code == ErrorCode.H3_EXCESSIVE_LOAD
 
 
-async def test_an_application_that_goes_on_and_on_for_nobody_holds_up_nobody(tmp_path: Path) -> None:
+async def test_an_application_that_writes_to_a_closed_stream_does_not_block_others(tmp_path: Path) -> None:
     sent = 0
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -481,7 +483,7 @@ async def test_an_application_that_goes_on_and_on_for_nobody_holds_up_nobody(tmp
         await until(lambda: sent > before)
 
 
-async def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path: Path) -> None:
+async def test_a_stop_announces_which_requests_are_not_processed(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
@@ -514,8 +516,8 @@ async def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path:
         assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
 
 
-async def test_a_stop_rejects_a_request_whose_fields_have_not_arrived(tmp_path: Path) -> None:
-    """The client may repeat it elsewhere. Without a word it would have to fear that it was carried out."""
+async def test_a_stop_rejects_a_request_whose_headers_have_not_arrived(tmp_path: Path) -> None:
+    """The client may repeat it elsewhere. Without the rejection it could not know whether it was processed."""
 
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
@@ -531,7 +533,7 @@ async def test_a_stop_rejects_a_request_whose_fields_have_not_arrived(tmp_path: 
         assert rejected.value.args == (ErrorCode.H3_REQUEST_REJECTED,)
 
 
-async def test_a_connection_that_rests_is_ended_in_order(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed_gracefully(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         assert (await client.ask("GET", "/"))[0] == 200
@@ -542,7 +544,7 @@ async def test_a_connection_that_rests_is_ended_in_order(tmp_path: Path) -> None
         assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
 
 
-async def test_it_is_not_agreed_on_where_there_is_no_application(tmp_path: Path) -> None:
+async def test_http3_is_not_negotiated_without_an_application(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         with pytest.raises(ConnectionError):
             await browser(world)

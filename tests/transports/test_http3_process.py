@@ -28,11 +28,11 @@ OVER_HTTP_3 = int(CurlHttpVersion.V3)
 
 
 class Curl:
-    """One session, which goes on with the connections that it has."""
+    """A session, which reuses its connections."""
 
     def __init__(self, port: int, authority: Path) -> None:
         self.url = f"https://localhost:{port}"
-        # Its verify takes a file of authorities, too, which its types do not say.
+        # `verify` also accepts a file of authorities, which the types omit.
         self._session: Any = Session(http_version=CurlHttpVersion.V3ONLY, verify=str(authority), timeout=DEADLINE_S)  # type: ignore[arg-type]
         self.headers: dict[str, str] = {}
 
@@ -57,7 +57,7 @@ class Curl:
 
 
 class Place(NamedTuple):
-    """Where a server is, and who vouches for it."""
+    """The address of a server, and the file of its authority."""
 
     gateway: Gateway
     authority: Path
@@ -85,7 +85,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def curl(place: Place) -> Iterator[Curl]:
-    """Logged in; stream s and topic t are new."""
+    """Returns a client that is logged in, with new stream s and topic t."""
     client = place.curl()
     client.log_in()
     client.ask("DELETE", "/streams/s")
@@ -95,7 +95,7 @@ def curl(place: Place) -> Iterator[Curl]:
     client.close()
 
 
-def test_requests_of_every_kind(curl: Curl) -> None:
+def test_requests_of_every_kind_are_served(curl: Curl) -> None:
     assert curl.ask("GET", "/ping").text == "pong"
     head = curl.ask("HEAD", "/ping")
     assert (head.status_code, head.content) == (200, b"")
@@ -117,7 +117,7 @@ def test_requests_of_every_kind(curl: Curl) -> None:
         ("DELETE", "/streams/nowhere", 404, {}),
     ],
 )
-def test_responses_have_the_headers_that_they_have_over_http_1(
+def test_responses_have_the_same_headers_as_over_http_1(
     curl: Curl, place: Place, method: str, path: str, status: int, expected: dict[str, str]
 ) -> None:
     port = place.gateway.line(r"http://\S+:(\d+)").group(1)
@@ -131,7 +131,7 @@ def test_responses_have_the_headers_that_they_have_over_http_1(
         assert abs(time.time() - written.timestamp()) < DEADLINE_S
         assert str(headers["date"]).endswith(" GMT")
         assert expected.items() <= dict(headers).items()
-    # Clients of HTTP/1.1 are told that there is HTTP/3. A page of another size is compressed by another client.
+    # HTTP/3 is announced to HTTP/1.1 clients. The two clients accept different compressions.
     names = [{name for name in headers if name not in OF_ONE} for headers in (newer.headers, older.headers)]
     assert names[0] == names[1]
 
@@ -139,12 +139,12 @@ def test_responses_have_the_headers_that_they_have_over_http_1(
 OF_ONE = ("alt-svc", "content-encoding", "content-length")
 
 
-def test_what_is_refused_before_the_application_sees_it_has_a_date(curl: Curl) -> None:
+def test_refusals_before_the_application_have_a_date(curl: Curl) -> None:
     refused = curl.ask("GET", "/ping", headers={f"a{number}": "b" for number in range(200)})
     assert (refused.status_code, bool(refused.headers["date"])) == (431, True)
 
 
-def test_large_bodies_go_both_ways(curl: Curl) -> None:
+def test_large_bodies_are_received_and_sent(curl: Curl) -> None:
     body = bytes(range(256)) * 7_000
     assert curl.send(body, "application/octet-stream").status_code == 201
     polled = curl.ask("GET", f"{MESSAGES}?value=0&count=1", headers={"accept": "application/octet-stream"})
@@ -153,14 +153,14 @@ def test_large_bodies_go_both_ways(curl: Curl) -> None:
     assert curl.ask("GET", f"{MESSAGES}?value=0&count=1", headers=as_it_is).content == body
 
 
-def test_a_body_that_is_too_large_is_answered_and_the_connection_goes_on(curl: Curl) -> None:
+def test_a_body_that_is_too_large_is_refused_and_the_connection_stays_open(curl: Curl) -> None:
     for _ in range(3):
         refused = curl.send(bytes(5_000_000), "application/octet-stream")
         assert (refused.status_code, refused.json()["code"]) == (413, "payload_too_large")
         assert curl.ask("GET", "/ping").text == "pong"
 
 
-def test_many_at_once(curl: Curl, place: Place) -> None:
+def test_many_concurrent_requests_succeed(curl: Curl, place: Place) -> None:
     others = [place.curl(curl.headers) for _ in range(4)]
 
     def send(number: int) -> int:
@@ -192,8 +192,8 @@ def test_a_poll_waits_for_the_next_message(curl: Curl, place: Place) -> None:
     other.close()
 
 
-def test_a_tail_says_what_comes_and_that_it_is_over(curl: Curl, place: Place) -> None:
-    """The last test here: it ends the server."""
+def test_a_tail_sends_messages_and_its_end(curl: Curl, place: Place) -> None:
+    """The last test here, because it stops the server."""
     other = place.curl(curl.headers)
     tail = curl.ask("GET", f"{MESSAGES}/tail?offset=0&form=text", stream=True)
     said = tail.iter_content()

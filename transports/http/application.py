@@ -59,7 +59,7 @@ class Application:
         except Refused as refused:
             response = refusal_response(refused)
         except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
-            _log.exception("%s %s failed unexpectedly", scope.get("method"), scope.get("path"))
+            _log.exception("%s %s failed because of a defect", scope.get("method"), scope.get("path"))
             response = bug_response()
         await send_response(response, send)
 

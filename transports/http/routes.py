@@ -331,7 +331,7 @@ _MESSAGES = (
             ),
             (
                 "Producer-Id",
-                "The producer of numbered sends, 1 to 64 bytes: a repeated send gets the same response, and is stored once",
+                "The producer of numbered sends, 1 to 64 bytes: a repetition gets the same response and is stored once",
             ),
             ("Producer-Epoch", "Raised by a producer that restarts: sends with a lower epoch are refused"),
             ("Producer-Seq", "The number of this send, higher than that of the previous one"),

@@ -77,13 +77,13 @@ http.leases.expiry_min | transports/http/test_leases.py | expiry_min
 http.leases.expiry_max | transports/http/test_leases.py | expiry_max
 http.leases.leases | transports/http/test_leases.py | http.leases.leases
 http.leases.leases_per_user | transports/http/test_leases.py | http.leases.leases_per_user
-http.readers.wait_time | transports/http/test_reading.py | wait_time
-http.readers.waiting | transports/http/test_reading.py | waiting
-http.readers.waiting_per_user | transports/http/test_reading.py | waiting_per_user
-http.readers.tails | transports/http/test_tails.py | tails
-http.readers.tails_per_user | transports/http/test_tails.py | tails_per_user
-http.readers.heartbeat | transports/http/test_tails.py | heartbeat
-http.readers.stall_time | transports/http/test_tails.py | stall_time
+http.readers.wait_time | transports/http/test_polls.py | wait_time
+http.readers.waiting | transports/http/test_polls.py | waiting
+http.readers.waiting_per_user | transports/http/test_polls.py | waiting_per_user
+http.readers.tails | transports/http/test_tail_ends.py | tails
+http.readers.tails_per_user | transports/http/test_tail_ends.py | tails_per_user
+http.readers.heartbeat | transports/http/test_tail_ends.py | heartbeat
+http.readers.stall_time | transports/http/test_tail_ends.py | stall_time
 http.readers.ticket_time | app/test_settings.py | ticket_time
 http.tls.enabled | transports/http/support/serving.py | HttpTls(enabled=True
 http.tls.cert_file | transports/http/support/serving.py | cert_file=str(folder / "cert.pem")

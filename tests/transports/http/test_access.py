@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: logging in and out, tokens of both kinds, users, permissions; what strangers are told."""
+"""Access over HTTP: logging in and out, tokens of both kinds, users, permissions, and requests without a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 # ------------------------------------------------------------------------------------------------- logging in
 
 
-async def test_a_login_gives_a_token_with_its_end_in_seconds(tmp_path: Path) -> None:
+async def test_a_login_returns_a_token_with_its_expiry_in_seconds(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         response = await world.stranger.ask(
             "POST", "/users/login", {"username": "root", "password": PASSWORD, "version": None, "context": "", "x": 1}
@@ -35,7 +35,7 @@ async def test_a_login_gives_a_token_with_its_end_in_seconds(tmp_path: Path) -> 
         assert claims["sub"] == "0"
 
 
-async def test_whoever_cannot_log_in_is_not_told_why(tmp_path: Path) -> None:
+async def test_a_failed_login_does_not_reveal_the_reason(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await world.user("alice")
         await world.root.put("/users/alice", {"status": "inactive"})
@@ -79,7 +79,7 @@ async def test_logins_ignore_the_empty_bearer_that_sdks_send(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------- bearers
 
 
-async def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_path: Path) -> None:
+async def test_every_route_that_is_not_public_checks_the_token_first(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         public = set()
         for operation in routes.OPERATIONS:
@@ -120,13 +120,13 @@ async def test_every_route_that_is_not_public_wants_a_token_before_anything_else
         ("Bearer ..", 40),
     ],
 )
-async def test_only_a_bearer_that_is_exactly_so_is_heard(tmp_path: Path, header: str, number: int) -> None:
+async def test_only_the_exact_bearer_scheme_is_accepted(tmp_path: Path, header: str, number: int) -> None:
     async with calling(tmp_path) as world:
         sent = header.format(token=world.root.token)
         assert await world.stranger.refused("GET", "/streams", authorization=sent) == (401, number, None)
 
 
-async def test_of_two_authorizations_none_is_heard(tmp_path: Path) -> None:
+async def test_a_request_with_two_authorization_headers_is_refused(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         twice = [("authorization", f"Bearer {world.root.token}"), ("authorization", "Bearer x")]
         response = await world.client.get("/streams", headers=twice)
@@ -134,7 +134,7 @@ async def test_of_two_authorizations_none_is_heard(tmp_path: Path) -> None:
         assert response.json()["field"] == "authorization"
 
 
-async def test_a_token_is_not_taken_from_anywhere_else(tmp_path: Path) -> None:
+async def test_a_token_is_not_accepted_anywhere_else(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         token = world.root.token
         for path, headers in (
@@ -187,7 +187,7 @@ async def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: 
         assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (401, 53, None)
 
 
-async def test_personal_access_tokens_are_their_owners_and_have_rules(tmp_path: Path) -> None:
+async def test_personal_access_tokens_belong_to_their_owner_and_are_validated(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         path = "/personal-access-tokens"
@@ -210,7 +210,7 @@ async def test_personal_access_tokens_are_their_owners_and_have_rules(tmp_path: 
         assert await Caller(world.client, raw).refused("GET", "/streams") == (401, 40, None)
 
 
-async def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> None:
+async def test_the_tokens_of_an_inactive_user_are_refused(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         alice = await world.user("alice")
         raw = (await alice.post("/personal-access-tokens", {"name": "abc", "expiry": 0}))["token"]
@@ -226,7 +226,7 @@ async def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------- users
 
 
-async def test_a_user_is_made_seen_changed_and_deleted(tmp_path: Path) -> None:
+async def test_a_user_is_created_read_changed_and_deleted(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         body = {"username": "alice", "password": "secret", "status": "active"}
@@ -259,7 +259,7 @@ async def test_a_user_is_made_seen_changed_and_deleted(tmp_path: Path) -> None:
             assert await root.refused(method, path, sent) == (404, 20, None), path
 
 
-async def test_root_stays_root(tmp_path: Path) -> None:
+async def test_the_root_user_cannot_be_deleted_or_lose_permissions(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         assert await world.root.refused("DELETE", "/users/0") == (400, 48, None)
         assert await world.root.refused("PUT", "/users/root/permissions", {}) == (400, 49, None)
@@ -268,7 +268,7 @@ async def test_root_stays_root(tmp_path: Path) -> None:
         assert all(me["permissions"]["global"].values())
 
 
-async def test_me_is_a_word_for_get_and_a_name_for_the_rest(tmp_path: Path) -> None:
+async def test_me_means_the_caller_for_get_and_is_a_name_otherwise(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/users", {"username": "me1", "password": "secret", "status": "active"})
@@ -278,7 +278,7 @@ async def test_me_is_a_word_for_get_and_a_name_for_the_rest(tmp_path: Path) -> N
         assert (await root.get("/users/me"))["id"] == 0
 
 
-async def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path) -> None:
+async def test_changing_a_password_needs_the_current_one(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         alice = await world.user("alice")
         path = "/users/alice/password"
@@ -291,7 +291,7 @@ async def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path
         assert await alice.refused("PUT", "/users/root/password", wrong) == (403, 41, None)
 
 
-async def test_who_has_set_a_new_password_may_log_out_though_their_token_has_ended(tmp_path: Path) -> None:
+async def test_a_user_may_log_out_with_a_token_that_ended_with_the_old_password(tmp_path: Path) -> None:
     """Official clients do so before they log in with the new one."""
     async with calling(tmp_path) as world:
         alice, forged = await world.user("alice"), "a.b.c"
@@ -307,7 +307,7 @@ async def test_who_has_set_a_new_password_may_log_out_though_their_token_has_end
         assert (await alice.ask("DELETE", "/users/logout")).status_code == 401
 
 
-async def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
+async def test_permissions_are_returned_as_they_were_set(tmp_path: Path) -> None:
     topic = {"manage_topic": False, "read_topic": True, "poll_messages": True, "send_messages": False}
     stream = {
         **{"manage_stream": False, "read_stream": True, "manage_topics": True, "read_topics": False},
@@ -343,7 +343,7 @@ async def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> Non
             assert found[:2] == (422, 422), wrong
 
 
-async def test_whoever_has_no_permission_is_told_403_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_user_without_permission_gets_403_and_no_details(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -384,7 +384,7 @@ async def test_whoever_has_no_permission_is_told_403_and_nothing_else(tmp_path: 
         assert await reader.refused("POST", "/streams/s/topics/t/messages", message) == (403, 41, None)
 
 
-async def test_no_secret_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         async with calling(tmp_path) as world:
             alice = await world.user("alice")

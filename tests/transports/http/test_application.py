@@ -1,4 +1,4 @@
-"""The HTTP application, called without a socket: what it serves, and how it refuses."""
+"""The HTTP application, called without a socket: what it serves and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whippet.transports.http import routes
 from whippet.transports.http.operation import Call, Operation
 
 
-async def test_ping_and_index_answer_their_texts_and_look_at_no_token(tmp_path: Path) -> None:
+async def test_ping_and_index_return_their_texts_without_checking_a_token(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         for path, text in (("/ping", "pong"), ("/", "Iggy API")):
             for bearer in (None, "Bearer ", "Bearer nonsense"):
@@ -41,7 +41,7 @@ async def test_an_unknown_path_is_not_found_with_or_without_a_token(tmp_path: Pa
             assert response.content == b'{"id":404,"code":"not_found","reason":"Resource not found","field":null}'
 
 
-async def test_a_wrong_method_says_which_are_allowed(tmp_path: Path) -> None:
+async def test_a_wrong_method_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         response = await world.stranger.ask("POST", "/ping")
         assert response.status_code == 405
@@ -64,14 +64,16 @@ async def test_a_wrong_method_says_which_are_allowed(tmp_path: Path) -> None:
         *(("/personal-access-tokens/login", "POST"), ("/personal-access-tokens/mine", "DELETE")),
     ],
 )
-async def test_the_methods_of_a_path_are_its_own(tmp_path: Path, path: str, allowed: str) -> None:
-    """And not those of the users or tokens that could have the same name."""
+async def test_a_literal_path_does_not_allow_the_methods_of_a_name(tmp_path: Path, path: str, allowed: str) -> None:
+    """The methods of users or tokens with that name do not count."""
     async with calling(tmp_path) as world:
         response = await world.stranger.ask("PATCH", path)
         assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
-async def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_a_handler_is_logged_and_reveals_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def broken(call: Call) -> None:
         raise RuntimeError("a secret")
 
@@ -87,7 +89,7 @@ async def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, ca
     assert [record.message for record in caplog.records if "broken" in record.message]
 
 
-async def test_a_stop_waits_for_what_was_answered_before_it_is_done(tmp_path: Path) -> None:
+async def test_a_stop_waits_for_work_whose_request_was_answered_already(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await world.root.post("/streams", {"name": "s"})
         await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})

@@ -26,11 +26,11 @@ from whippet.app.config.listeners import Http, HttpCors
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 MESSAGES = "/streams/s/topics/t/messages"
 AT_ONCE_S = 1.0
-"""Of processor time: whatever a body is, it must not keep the others waiting for longer."""
+"""CPU seconds: no body may block other requests for longer."""
 
 
 async def ask(world: Serving, method: str, path: str | bytes, json: Any = None, *more: str) -> Response:
-    """On a connection of its own, by root."""
+    """Sends a request as root on a new connection."""
     link = await world.link()
     request = world.request(method, "THE_PATH", json, *more)
     return await link.ask(request.replace(b"THE_PATH", path.encode() if isinstance(path, str) else path, 1))
@@ -71,7 +71,7 @@ async def with_topic(world: Serving) -> None:
         *(b"/streams/s.json", b"/streams/s;v=1", b"/streams/s,s", b"/streams/*", b"/streams/s\\", b"*"),
     ],
 )
-async def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path, path: bytes) -> None:
+async def test_a_stream_is_reached_by_one_spelling_of_its_path_only(tmp_path: Path, path: bytes) -> None:
     async with serving(tmp_path) as world:
         await with_topic(world)
         for method in ("GET", "PUT", "DELETE"):
@@ -85,16 +85,16 @@ async def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path
 @pytest.mark.parametrize(
     "path",
     [
-        # Not UTF-8: stray, overlong for `/` and `.`, a surrogate, beyond the last character, cut off.
+        # Not UTF-8: stray, overlong `/` and `.`, a surrogate, beyond the last character, truncated.
         *(b"%FF", b"%80", b"%C0%AF", b"%E0%80%AF", b"%F0%80%80%AF", b"%C0%AE%C0%AE", b"%ED%A0%80", b"%F4%90%80%80"),
         *(b"%C3", b"s%E2%82", b"\xff", b"\xc3\xa4", b"\xc0\xaf"),
-        # Not to be in a path at all.
+        # Invalid in every path.
         *(b"\x01", b"s\x00", b"s\tx", b"s\x7f", b" s", b"s x", b"s#", b"s#purge", b"s?x#y"),
-        # Longer than a name.
+        # Longer than a name may be.
         *(b"s" * 256, b"%C3%A4" * 128, b"%73" * 256),
     ],
 )
-async def test_what_can_be_no_name_is_refused_before_anything_is_looked_up(tmp_path: Path, path: bytes) -> None:
+async def test_an_invalid_name_is_refused_before_any_lookup(tmp_path: Path, path: bytes) -> None:
     async with serving(tmp_path) as world:
         await with_topic(world)
         for method, rest in (("DELETE", b""), ("DELETE", b"/topics/t"), ("GET", b"/topics")):
@@ -102,8 +102,8 @@ async def test_what_can_be_no_name_is_refused_before_anything_is_looked_up(tmp_p
         assert (await ask(world, "GET", "/streams/s/topics/t")).status == 200
 
 
-async def test_ids_are_decimal_and_nothing_else(tmp_path: Path) -> None:
-    """A number with leading zeros is the number, as the reference has it; whatever else looks like one is a name."""
+async def test_ids_are_decimal_only(tmp_path: Path) -> None:
+    """Leading zeros are ignored, as in the reference; anything else that looks like a number is a name."""
 
     async with serving(tmp_path) as world:
         await with_topic(world)
@@ -140,7 +140,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_name_can_begin_no_header_and_no_line_of_a_log(
+async def test_a_name_cannot_inject_a_header_or_a_log_line(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -191,14 +191,14 @@ async def test_a_name_can_begin_no_header_and_no_line_of_a_log(
         *(b"X: a\r\n folded", b"Content-Length: 0\r\n\tfolded"),
     ],
 )
-async def test_a_header_that_two_could_read_in_two_ways_is_refused(tmp_path: Path, line: bytes) -> None:
+async def test_an_ambiguous_header_is_refused(tmp_path: Path, line: bytes) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         response = await link.ask(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\n\r\n")
         assert response.status == 400, response.body
 
 
-async def test_an_origin_is_repeated_only_if_it_is_in_the_list(tmp_path: Path) -> None:
+async def test_only_a_listed_origin_is_returned(tmp_path: Path) -> None:
     for number, (allowed, repeated) in enumerate(((("*",), "*"), ((), None), (("https://good",), None))):
         async with serving(tmp_path / f"{number}", Http(cors=HttpCors(allowed_origins=allowed))) as world:
             for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
@@ -260,9 +260,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("what", [*NO_JSON, *UNFIT])
-async def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_costs_nothing(
-    tmp_path: Path, what: str
-) -> None:
+async def test_invalid_json_and_duplicate_members_store_nothing_and_cost_nothing(tmp_path: Path, what: str) -> None:
     body = (NO_JSON | UNFIT)[what]
     status = 400 if what in NO_JSON else 422
 
@@ -286,7 +284,7 @@ async def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_cos
         b"{%b}" % b",".join(b'"%d":0' % i for i in range(100_000)),
     ],
 )
-async def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> None:
+async def test_unknown_members_are_ignored_whatever_they_contain(tmp_path: Path, more: bytes) -> None:
     async with serving(tmp_path) as world:
         began = time.process_time()
         response = await ask(world, "POST", "/streams", b'{"name":"x","more":%b}' % more)
@@ -303,7 +301,7 @@ async def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes
         '"user_headers":[{"key":{"kind":"none","value":"eA=="},"value":{"kind":"raw","value":"eA=="}}]',
     ],
 )
-async def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path: Path, message: str) -> None:
+async def test_an_invalid_message_is_refused_with_its_whole_request(tmp_path: Path, message: str) -> None:
     messages = f'{{"payload":"eA=="}},{{"payload":"eA==",{message}}}'
     body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{messages}]}}'
 
@@ -318,7 +316,7 @@ async def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path:
 @pytest.mark.parametrize(
     "payload", ["eA", "eA=", "eA====", "eA==eA==", "eA ==", "eA=\\n=", "_-8=", "%", "\\u0000", "eA==\\ud800", "="]
 )
-async def test_a_payload_is_base64_and_nothing_like_it(tmp_path: Path, payload: str) -> None:
+async def test_a_payload_must_be_strict_base64(tmp_path: Path, payload: str) -> None:
     body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{{"payload":"{payload}"}}]}}'
 
     async with serving(tmp_path) as world:
@@ -327,7 +325,7 @@ async def test_a_payload_is_base64_and_nothing_like_it(tmp_path: Path, payload: 
         assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
 
 
-async def test_a_query_of_very_many_and_very_long_fields_costs_nothing(tmp_path: Path) -> None:
+async def test_a_query_with_many_and_long_fields_costs_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, headers_bytes=1 << 22) as world:
         await with_topic(world)
         for query in ("&" * 50_000, "count=1&" * 5_000, f"value={'9' * 50_000}", "x=" + "%41" * 20_000, "=&=&="):
@@ -346,7 +344,7 @@ def encoded(claims: Any) -> str:
 
 
 def forged(token: str) -> dict[str, str]:
-    """From a token that counts."""
+    """Forges tokens from a valid one."""
     head, body, signature = token.split(".")
     two = encoded(b'{"alg":"none","alg":"HS256"}')
     claims = json.loads(base64.urlsafe_b64decode(body + "=="))
@@ -375,7 +373,7 @@ def forged(token: str) -> dict[str, str]:
     }
 
 
-async def test_no_forged_token_is_believed_anywhere(tmp_path: Path) -> None:
+async def test_forged_tokens_are_refused_everywhere(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         true = world.token
         assert (await ask(world, "GET", "/streams")).status == 200
@@ -396,7 +394,7 @@ SEEN = 7
 
 
 class Guarded:
-    """A server that counts the passwords it has looked at."""
+    """A server that counts password checks."""
 
     def __init__(self, world: Serving, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
@@ -433,10 +431,10 @@ def guarded(tmp_path: Path, test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_guessing_is_slowed_and_then_refused_unseen_whoever_one_says_to_be(
+def test_password_guessing_is_slowed_and_then_refused_without_a_check_for_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where somebody comes from is where his connection comes from. Tokens go on to work there."""
+    """The address is that of the connection. Tokens still work there."""
 
     async def test(server: Guarded) -> None:
         for attempt in range(50):
@@ -468,7 +466,7 @@ def test_guessing_is_slowed_and_then_refused_unseen_whoever_one_says_to_be(
     guarded(tmp_path, test, monkeypatch)
 
 
-def test_guessing_on_many_connections_at_once_gains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guessing_on_many_connections_gains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(server: Guarded) -> None:
         attempts = [server.log_in(f"somebody {i}", "a guess") for i in range(100)]
         for response in await asyncio.gather(*attempts):
@@ -491,7 +489,7 @@ def test_a_stolen_token_does_not_help_to_guess_the_password(tmp_path: Path, monk
     guarded(tmp_path, test, monkeypatch)
 
 
-def test_who_has_logged_in_before_is_not_locked_out_by_others_behind_his_address(
+def test_a_user_who_logged_in_before_is_not_locked_out_by_others_at_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(server: Guarded) -> None:
@@ -503,9 +501,7 @@ def test_who_has_logged_in_before_is_not_locked_out_by_others_behind_his_address
     guarded(tmp_path, test, monkeypatch)
 
 
-def test_a_pipeline_of_guesses_is_answered_in_order_and_no_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipelined_guesses_are_answered_in_order_and_no_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(server: Guarded) -> None:
         link: Link = await server.world.link()
         body = b'{"username":"root","password":"a guess"}'

@@ -1,4 +1,4 @@
-"""Streams, topics, partitions, segments and consumer groups over HTTP, field for field as the reference has them."""
+"""Streams, topics, partitions, segments and consumer groups over HTTP, field by field as in the reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_MESSAGES = {"messages_count": 0, "first_offset": 0, "next_offset": 0}
 # ------------------------------------------------------------------------------------------------- streams
 
 
-async def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) -> None:
+async def test_a_stream_is_created_read_renamed_purged_and_deleted(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         response = await root.ask("POST", "/streams", {"name": "prod"})
@@ -69,7 +69,7 @@ async def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) 
         ("x" * 255, "x" * 255),
     ],
 )
-async def test_any_name_is_one_segment_of_a_path_and_reaches_nothing_else(tmp_path: Path, name: str, path: str) -> None:
+async def test_any_name_is_one_path_segment_and_reaches_nothing_else(tmp_path: Path, name: str, path: str) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         other = await root.post("/streams", {"name": "other"})
@@ -82,7 +82,7 @@ async def test_any_name_is_one_segment_of_a_path_and_reaches_nothing_else(tmp_pa
 
 
 async def raw_path(world: Calling, path: str) -> Any:
-    """Asked for exactly so: a client would tidy up the dots."""
+    """Requests the exact path: the client library would normalize the dots."""
     scope = {
         "type": "http",
         "method": "GET",
@@ -103,7 +103,7 @@ async def raw_path(world: Calling, path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", ["%FF", "%C3", "x" * 256, "%41" * 256, ""])
-async def test_what_is_no_name_is_refused(tmp_path: Path, path: str) -> None:
+async def test_an_invalid_name_is_refused(tmp_path: Path, path: str) -> None:
     async with calling(tmp_path) as world:
         response = await world.root.ask("GET", f"/streams/{path}")
         assert response.status_code == (404 if path == "" else 400), response.text
@@ -112,7 +112,7 @@ async def test_what_is_no_name_is_refused(tmp_path: Path, path: str) -> None:
 # ------------------------------------------------------------------------------------------------- topics
 
 
-async def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(tmp_path: Path) -> None:
+async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -146,7 +146,7 @@ async def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(t
         assert (await root.get("/streams/s"))["topics"][0]["options"] == options
 
 
-async def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: Path) -> None:
+async def test_a_topic_accepts_limits_options_and_the_fields_of_old_clients(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -170,7 +170,7 @@ async def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: 
         assert made["options"]["segment_size"] == {"value": "134217728", "explicit": True, "kind": "uint64"}
 
 
-async def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+async def test_invalid_topics_are_refused_with_the_error_numbers_of_the_reference(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -206,7 +206,7 @@ async def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Pa
 
 @pytest.mark.parametrize("nothing", [{}, dict.fromkeys(("compression_algorithm", "message_expiry", "max_topic_size"))])
 @pytest.mark.parametrize("zeros", [{}, {"message_expiry": 0, "max_topic_size": 0}])
-async def test_an_update_keeps_what_it_does_not_say(tmp_path: Path, nothing: Any, zeros: Any) -> None:
+async def test_an_update_keeps_absent_fields(tmp_path: Path, nothing: Any, zeros: Any) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -242,7 +242,7 @@ async def test_topics_are_listed_and_missing_ones_are_not_found(tmp_path: Path) 
         assert await root.get("/streams/s/topics") == []
 
 
-async def test_partitions_are_added_and_removed_from_the_end(tmp_path: Path) -> None:
+async def test_partitions_are_added_and_removed_at_the_end(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -263,7 +263,7 @@ async def test_partitions_are_added_and_removed_from_the_end(tmp_path: Path) -> 
         assert (await root.refused("DELETE", f"{path}?partitions_count=1&partitions_count=1"))[:2] == (400, 400)
 
 
-async def test_segments_are_deleted_as_many_as_may_go(tmp_path: Path) -> None:
+async def test_as_many_segments_are_deleted_as_possible(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -280,7 +280,7 @@ async def test_segments_are_deleted_as_many_as_may_go(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- consumer groups
 
 
-async def test_a_group_is_made_seen_and_deleted(tmp_path: Path) -> None:
+async def test_a_group_is_created_read_and_deleted(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -303,7 +303,7 @@ async def test_a_group_is_made_seen_and_deleted(tmp_path: Path) -> None:
             assert (await root.refused(method, "/streams/s/topics/none/consumer-groups", body))[:2] == (404, 2010)
 
 
-async def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Path) -> None:
+async def test_a_group_lists_members_of_other_transports(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -316,10 +316,10 @@ async def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Pa
         assert found["members_count"] == 1
 
 
-# ------------------------------------------------------------------------------------------------- reading again
+# ------------------------------------------------------------------------------------------------- conditional requests
 
 
-async def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+async def test_unchanged_metadata_is_not_sent_again(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
@@ -338,7 +338,7 @@ async def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
         assert (await root.ask("GET", "/streams", if_none_match=tag)).status_code == 200
 
 
-async def test_what_has_not_changed_varies_with_what_the_response_would_vary_with(tmp_path: Path) -> None:
+async def test_a_not_modified_response_has_the_vary_header_of_the_full_one(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s" * 255})
@@ -351,7 +351,7 @@ async def test_what_has_not_changed_varies_with_what_the_response_would_vary_wit
             assert first.headers.get("vary") == again.headers.get("vary") == vary
 
 
-async def test_only_what_has_a_tag_may_be_kept_by_a_cache(tmp_path: Path) -> None:
+async def test_only_responses_with_an_etag_may_be_cached(tmp_path: Path) -> None:
     messages = "/streams/s/topics/t/messages"
     async with with_topic(tmp_path) as world:
         for path in ("/stats", "/clients", "/limits", "/metrics", messages, f"{messages}?count=1", "/health/ready"):
@@ -360,7 +360,7 @@ async def test_only_what_has_a_tag_may_be_kept_by_a_cache(tmp_path: Path) -> Non
                 assert (response.status_code, response.headers["cache-control"]) == (200, "no-store"), path
 
 
-async def test_metadata_may_be_asked_for_with_a_consistency(tmp_path: Path) -> None:
+async def test_metadata_requests_accept_a_consistency(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         for consistency in ("serializable", "linearizable"):

@@ -1,4 +1,4 @@
-"""The files of the dashboard over HTTP: where they are, with what headers, and what leads a browser to them."""
+"""The files of the dashboard over HTTP: their paths and headers, and the redirect of browsers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
 FOLDER = Path(dashboard.__file__).parent
 
 
-async def test_every_file_is_served_with_what_keeps_a_page_safe_and_is_not_sent_twice(tmp_path: Path) -> None:
+async def test_every_file_is_served_with_security_headers_and_an_etag(tmp_path: Path) -> None:
     async with calling(tmp_path, WITH) as world:
         assert {"index.html", "whippet.js", "dashboard.css", "icon.svg"} <= dashboard.files().keys()
         for name, octets in dashboard.files().items():
@@ -41,7 +41,7 @@ async def test_every_file_is_served_with_what_keeps_a_page_safe_and_is_not_sent_
             assert other.status_code == 200
 
 
-async def test_the_policy_allows_what_is_from_here_and_no_script_in_the_page(tmp_path: Path) -> None:
+async def test_the_policy_allows_the_same_origin_and_no_inline_scripts(tmp_path: Path) -> None:
     async with calling(tmp_path, WITH) as world:
         found = await world.stranger.ask("GET", "/ui")
         policy = dict(part.strip().partition(" ")[::2] for part in found.headers["content-security-policy"].split(";"))
@@ -54,14 +54,14 @@ async def test_the_policy_allows_what_is_from_here_and_no_script_in_the_page(tmp
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", page)
 
 
-def test_nothing_is_fetched_from_elsewhere_and_nothing_that_somebody_has_said_becomes_markup() -> None:
+def test_nothing_is_fetched_from_other_hosts_and_no_data_becomes_markup() -> None:
     for name, octets in dashboard.files().items():
         text = octets.decode().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|@import", text), name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|srcdoc", text), name
 
 
-def test_what_the_scripts_import_is_there() -> None:
+def test_every_module_that_the_scripts_import_exists() -> None:
     files = dashboard.files()
     for name, octets in files.items():
         for imported in re.findall(r'(?:from|src=|href=)\s*"/ui/([^"]*)"', octets.decode()):
@@ -69,7 +69,7 @@ def test_what_the_scripts_import_is_there() -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/orders/eu", "/ui?a=b"])
-async def test_every_place_in_the_page_is_the_page(tmp_path: Path, path: str) -> None:
+async def test_every_view_is_served_with_the_page(tmp_path: Path, path: str) -> None:
     async with calling(tmp_path, WITH) as world:
         found = await world.stranger.ask("GET", path)
         assert found.status_code == 200
@@ -77,19 +77,19 @@ async def test_every_place_in_the_page_is_the_page(tmp_path: Path, path: str) ->
 
 
 @pytest.mark.parametrize("path", ["/ui/nothing.js", "/ui/%2e%2e/pyproject.toml", "/ui/__init__.py", "/uix"])
-async def test_what_is_no_file_of_it_is_not_there(tmp_path: Path, path: str) -> None:
+async def test_an_unknown_file_is_not_found(tmp_path: Path, path: str) -> None:
     async with calling(tmp_path, WITH) as world:
         assert await world.stranger.refused("GET", path) == (404, 404, None)
 
 
-async def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_dashboard_is_served_for_get_and_head_only(tmp_path: Path) -> None:
     async with calling(tmp_path, WITH) as world:
         refused = await world.root.ask("POST", "/ui", {})
         assert refusal(refused) == (405, 405, None)
         assert refused.headers["allow"] == "GET, HEAD"
 
 
-async def test_who_takes_gzip_gets_gzip(tmp_path: Path) -> None:
+async def test_files_are_compressed_for_clients_that_accept_gzip(tmp_path: Path) -> None:
     async with calling(tmp_path, WITH) as world:
         async with world.client.stream("GET", "/ui/whippet.js", headers={"accept-encoding": "gzip"}) as found:
             assert found.headers["content-encoding"] == "gzip"
@@ -98,7 +98,7 @@ async def test_who_takes_gzip_gets_gzip(tmp_path: Path) -> None:
         assert gzip.decompress(packed) == dashboard.files()["whippet.js"]
 
 
-async def test_the_root_leads_a_browser_there_and_everybody_else_finds_what_was_always_there(tmp_path: Path) -> None:
+async def test_the_root_redirects_browsers_and_names_the_api_to_others(tmp_path: Path) -> None:
     async with calling(tmp_path, WITH) as world:
         for method in ("GET", "HEAD"):
             led = await world.stranger.ask(method, "/", accept=BROWSER)
@@ -108,7 +108,7 @@ async def test_the_root_leads_a_browser_there_and_everybody_else_finds_what_was_
             assert (await world.stranger.ask("GET", "/", accept=accept)).text == "Iggy API"
 
 
-async def test_pages_of_other_origins_may_have_whippet_js(tmp_path: Path) -> None:
+async def test_pages_of_other_origins_may_load_whippet_js(tmp_path: Path) -> None:
     for number, allowed in enumerate(((), ("https://page.example",))):
         config = msgspec.structs.replace(WITH, cors=HttpCors(allowed_origins=allowed))
         async with calling(tmp_path / f"{number}", config) as world:
@@ -116,7 +116,7 @@ async def test_pages_of_other_origins_may_have_whippet_js(tmp_path: Path) -> Non
             assert found.headers.get("access-control-allow-origin") == next(iter(allowed), None)
 
 
-async def test_it_is_only_there_where_it_is_wanted(tmp_path: Path) -> None:
+async def test_the_dashboard_is_served_only_if_it_is_enabled(tmp_path: Path) -> None:
     async with calling(tmp_path, Http(web_ui=False)) as world:
         assert (await world.stranger.ask("GET", "/", accept=BROWSER)).text == "Iggy API"
         for path in ("/ui", "/ui/whippet.js"):
@@ -124,8 +124,8 @@ async def test_it_is_only_there_where_it_is_wanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/ui", "/ws"])
-async def test_upgrades_are_what_they_were(tmp_path: Path, path: str) -> None:
-    """Even if a browser asks for one and takes HTML."""
+async def test_the_dashboard_does_not_change_upgrades(tmp_path: Path, path: str) -> None:
+    """Even if a browser requests one and accepts HTML."""
 
     async with talking(tmp_path, http=WITH) as world:
         link = await world.serves.link()
@@ -140,7 +140,7 @@ def test_an_installed_package_has_all_files() -> None:
         assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns["whippet.app.dashboard"]), name
 
 
-def test_without_websocket_it_is_said_that_the_page_reaches_nothing(tmp_path: Path) -> None:
+def test_without_websocket_a_warning_says_that_the_dashboard_cannot_work(tmp_path: Path) -> None:
     off = {"IGGY_HTTP_WEB_UI": "true", "IGGY_WEBSOCKET_ENABLED": "false"}
     assert "websocket.enabled" in load(off, str(tmp_path)).warnings[0]
     assert load({"IGGY_HTTP_WEB_UI": "true"}, str(tmp_path)).warnings == ()

@@ -1,4 +1,4 @@
-"""A topic that leaves out what it has been sent before: told so over HTTP, shown in its details, true after a start."""
+"""Topics with deduplication: configured over HTTP, shown in their details, effective after a restart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def options(world: Calling) -> dict[str, str]:
     return {key: option["value"] for key, option in details["options"].items() if key in CHOSEN}
 
 
-async def test_repetitions_are_left_out_after_a_start_as_before_it(tmp_path: Path) -> None:
+async def test_duplicates_are_dropped_after_a_restart_as_well(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await world.root.post("/streams", {"name": "s"})
         await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1, "options": CHOSEN})
@@ -55,7 +55,7 @@ async def test_repetitions_are_left_out_after_a_start_as_before_it(tmp_path: Pat
         assert await payloads(world) == [1, 2, 3, 4, 4, 5]
 
 
-async def test_a_topic_says_itself_what_it_is_told_of_repetitions(tmp_path: Path) -> None:
+async def test_invalid_deduplication_options_are_refused_by_name_and_valid_ones_returned(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await world.root.post("/streams", {"name": "s"})
         for key, value in (

@@ -1,4 +1,4 @@
-"""Alive and ready: with everything up, while the store is still being opened, and while it stops."""
+"""Health checks: of a running server, while the store is being opened, and while the server stops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
-async def test_a_server_that_is_up_is_live_and_ready_for_whoever_asks(tmp_path: Path) -> None:
+async def test_a_running_server_is_live_and_ready_without_a_token(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         assert await world.stranger.get("/health/live") == {"status": "live"}
         ready = await world.stranger.get("/health/ready")
@@ -56,7 +56,7 @@ async def test_a_server_that_is_up_is_live_and_ready_for_whoever_asks(tmp_path: 
 
 
 @pytest.mark.parametrize("stage", [Stage.RECOVERING, Stage.STARTING, Stage.STOPPING])
-async def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_path: Path, stage: Stage) -> None:
+async def test_a_server_that_is_not_ready_returns_an_error_with_its_progress(tmp_path: Path, stage: Stage) -> None:
     async with calling(tmp_path) as world:
         world.gateway.readiness.enter(stage)
         world.gateway.readiness.recovery = Progress(3, 40)
@@ -69,7 +69,7 @@ async def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_
         assert (await world.stranger.ask("GET", "/health/live")).status_code == 200
 
 
-async def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
+async def test_during_startup_everything_but_the_health_checks_is_503() -> None:
     readiness = Readiness()
     transport = httpx.ASGITransport(startup_application(readiness))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -85,7 +85,7 @@ async def test_before_there_is_an_application_everything_else_is_not_ready() -> 
             assert "opened 1 of 2 partitions" in body["reason"]
 
 
-def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_banner_is_there(start: Start) -> None:
+def test_a_process_reports_its_health_during_recovery_and_serves_after_the_banner(start: Start) -> None:
     process = start(SLOW_OPENING)
     early = process.line(r"early at (\S+)").group(1)
     process.line("opening")
@@ -106,7 +106,7 @@ def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_ba
         assert json.loads(ready.content)["recovery"] == {"opened": 0, "total": 0}
 
 
-async def test_a_certificate_that_has_expired_is_a_problem_of_a_server_that_is_ready(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_reported_as_a_problem_of_a_ready_server(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         assert (await world.stranger.get("/health/ready"))["problems"] == []
         world.gateway.readiness.certificates.record("http.tls", 1_700_000_000)
@@ -121,7 +121,7 @@ async def test_a_certificate_that_has_expired_is_a_problem_of_a_server_that_is_r
         assert float(days[1]) < -700
 
 
-def test_an_expired_certificate_is_said_at_the_start_and_does_not_prevent_it(start: Start, tmp_path: Path) -> None:
+def test_an_expired_certificate_is_logged_at_the_start_and_does_not_prevent_it(start: Start, tmp_path: Path) -> None:
     pair = ending_in(-3)
     (tmp_path / "c.pem").write_bytes(pair.certificate)
     (tmp_path / "k.pem").write_bytes(pair.key)

@@ -38,11 +38,11 @@ U64 = frozenset(
         "default",
     }
 )
-"""Members that are integers of 64 bits, or ids of 128, in Iggy too; `value` and `default` are those of GET /limits."""
+"""Fields that are integers of 64 bits, or ids of 128, in Iggy as well; `value` and `default` are from GET /limits."""
 
 
 class Number(str):
-    """The text of a number."""
+    """A number as it is written."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ def too_long(body: bytes) -> list[tuple[str, Number]]:
 
 @pytest.fixture(autouse=True)
 def awkward_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usage of the CPU has more digits than an f32 holds."""
+    """Makes the CPU usage a number with more digits than an f32 holds."""
     read = Machine.read
 
     def reading(machine: Machine) -> Reading:
@@ -79,7 +79,7 @@ def awkward_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "read", reading)
 
 
-async def test_no_response_has_a_number_that_json_bigint_takes_for_another(tmp_path: Path) -> None:
+async def test_no_response_has_a_number_that_json_bigint_misreads(tmp_path: Path) -> None:
     async with started(tmp_path) as (world, alice):
         lease = await lease_of(world, alice)
         bodies: dict[str, bytes] = {}
@@ -107,12 +107,12 @@ async def test_no_response_has_a_number_that_json_bigint_takes_for_another(tmp_p
         *((3.4028234663852886e38, b"3.4028235e38"), (16777217.0, b"16777216.0"), (-2 / 3, b"-0.6666667")),
     ],
 )
-def test_an_f32_is_written_with_its_own_digits(number: float, written: bytes) -> None:
+def test_an_f32_is_written_with_its_shortest_digits(number: float, written: bytes) -> None:
     assert msgspec.json.encode(f32(number)) == written
 
 
 async def test_rates_have_few_digits_over_the_channel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of rates such as 0.1 and 0.2 would have 17."""
+    """Sums of rates such as 0.1 and 0.2 would have 17 digits."""
     monkeypatch.setattr(rates, "PERIOD_SECONDS", 0.01)
     rating = rates._partition
     awkward = iter((0.1, 0.2) * 100)

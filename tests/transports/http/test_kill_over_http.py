@@ -30,7 +30,7 @@ Place = tuple[int, int]
 
 
 def client(gateway: Gateway) -> httpx.Client:
-    """Logged in."""
+    """Returns a client that is logged in."""
     made = httpx.Client(base_url=f"http://{gateway.address()}", trust_env=False, timeout=TIMEOUT_S)
     login = {"username": ROOT["IGGY_ROOT_USERNAME"], "password": ROOT["IGGY_ROOT_PASSWORD"]}
     token = made.post("/users/login", json=login).raise_for_status().json()["access_token"]["token"]
@@ -39,7 +39,7 @@ def client(gateway: Gateway) -> httpx.Client:
 
 
 def sending(gateway: Gateway, name: str, told: dict[int, Place], answered: threading.Semaphore) -> None:
-    """One send after the other, the next number only after an answer; until nobody answers any more."""
+    """Sends one message after the other, each after the response to the last one, until the server is gone."""
     try:
         with contextlib.closing(client(gateway)) as http:
             while True:
@@ -59,7 +59,7 @@ def sending(gateway: Gateway, name: str, told: dict[int, Place], answered: threa
 
 
 def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], count: int) -> None:
-    """Each producer is answered so many times, at least, before the gateway is killed."""
+    """Kills the gateway after each producer has received at least this many responses."""
     gateway = start(**ROOT)
     gateway.line("Whippet")
     answered = [threading.Semaphore(0) for _ in answers]
@@ -92,7 +92,7 @@ def stored(http: httpx.Client, partition_id: int) -> Iterator[str]:
 
 
 @sized("kills", 6, long=20, variable="WHIPPET_TORTURE_ROUNDS")
-def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: Path, kills: int) -> None:
+def test_a_numbered_send_that_is_repeated_after_kill_9_is_stored_once(tmp_path: Path, kills: int) -> None:
     answers: dict[str, dict[int, Place]] = {name: {} for name in PRODUCERS}
     chance = random.Random(SEED)
     with starting(tmp_path / "data") as start:
@@ -104,7 +104,7 @@ def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: P
         first.signal(signal.SIGKILL)
         first.end()
         for number in range(kills):
-            # Now and then it is killed before it has answered anybody.
+            # Sometimes it is killed before its first response.
             count = chance.choice((0, chance.randrange(3), chance.randrange(3, 30)))
             round_of_sends(start, answers, count if number else 3)
         last = start(**ROOT)

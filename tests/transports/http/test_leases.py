@@ -1,4 +1,4 @@
-"""Consumer groups over plain HTTP: members by lease, alone, together, and among members that hold a connection."""
+"""Leases: members of consumer groups over HTTP, alone, together, and with members on connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whippet.app.model.sessions import Transport
 
 GONE = (410, "lease_gone", "lease")
 BRIEF = "50ms"
-"""Lapses while a test looks on."""
+"""Lapses during a test."""
 
 
 def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
@@ -27,7 +27,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
     return response.status_code, body["code"], body["field"]
 
 
-async def test_a_lease_says_what_it_may_poll_and_how_long_it_lasts(tmp_path: Path) -> None:
+async def test_a_lease_has_its_partitions_and_its_expiry(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease(expiry="20s")
         told = member.told
@@ -41,7 +41,7 @@ async def test_a_lease_says_what_it_may_poll_and_how_long_it_lasts(tmp_path: Pat
         assert (await made.lease()).told["expiry"] == 30_000_000
 
 
-async def test_a_lease_is_a_client_among_the_others_and_a_member_of_its_group(tmp_path: Path) -> None:
+async def test_a_lease_is_listed_as_a_client_and_as_a_member_of_its_group(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         (client,) = [each for each in (await made.client.get("/clients")).json() if each["transport"] == "http"]
@@ -56,13 +56,13 @@ async def test_a_lease_is_a_client_among_the_others_and_a_member_of_its_group(tm
         assert (await made.client.get("/stats")).json()["clients_count"] == 1
 
 
-async def test_polls_look_for_messages_in_all_partitions_and_commits_move_the_group_on(tmp_path: Path) -> None:
+async def test_polls_try_all_partitions_and_commits_advance_the_group(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         assert (await member.poll())["messages"] == []
         await made.send(1, "a", "b")
         for _ in range(2):
-            # Not committed, so it comes again.
+            # Not committed, so it is polled again.
             polled = await member.poll(count=1)
             assert (polled["partition_id"], texts(polled)) == (1, ["a"])
         response = await member.commit(polled)
@@ -72,7 +72,7 @@ async def test_polls_look_for_messages_in_all_partitions_and_commits_move_the_gr
         assert texts(await member.poll(partition_id=1, kind="first")) == ["a", "b"]
 
 
-async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one_gets_all(
+async def test_a_lease_and_a_connection_share_the_messages_and_the_last_one_gets_all(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, partitions=4) as made:
@@ -110,7 +110,7 @@ async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one
         assert len(await over_tcp()) == 4
 
 
-async def test_a_lease_that_is_not_used_lapses_and_the_others_get_its_partitions(tmp_path: Path) -> None:
+async def test_an_unused_lease_lapses_and_the_others_get_its_partitions(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         lapsing = await made.lease(expiry=BRIEF)
         staying = await made.lease()
@@ -123,7 +123,7 @@ async def test_a_lease_that_is_not_used_lapses_and_the_others_get_its_partitions
         assert (await staying.look())["partitions"] == [0, 1]
 
 
-async def test_a_lease_that_is_used_does_not_lapse(tmp_path: Path) -> None:
+async def test_a_lease_in_use_does_not_lapse(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         polling = await made.lease(expiry="400ms")
         other = await made.lease(expiry="1s")
@@ -132,7 +132,7 @@ async def test_a_lease_that_is_used_does_not_lapse(tmp_path: Path) -> None:
         assert (await polling.look())["partitions"] == [0, 1]
 
 
-async def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path: Path) -> None:
+async def test_a_lease_is_not_evicted_for_missing_heartbeats(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         made.served.world.clock.now += 3_600_000_000
@@ -141,7 +141,7 @@ async def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path:
         assert (await made.client.get(member.path, headers=made.fresh_token())).status_code == 200
 
 
-async def test_a_commit_of_an_old_generation_is_refused_and_what_is_still_there_can_be_finished(tmp_path: Path) -> None:
+async def test_a_commit_of_an_old_generation_is_refused_and_the_rest_can_be_finished(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         first = await made.lease()
         await made.send(0, "a")
@@ -159,7 +159,7 @@ async def test_a_commit_of_an_old_generation_is_refused_and_what_is_still_there_
         assert response.status_code == 200
         assert (response.json()["partitions"], response.json()["finishing"]) == ([0], [])
         assert (await second.look())["partitions"] == [1]
-        # That changed the group once more; and what is another's now is refused in any generation.
+        # This changed the group again. A partition of another member is refused in any generation.
         assert refusal(await first.commit(polled[0])) == (409, "stale_generation", "generation")
         current = (await first.look())["generation"]
         response = await first.commit(polled[1], current)
@@ -168,7 +168,7 @@ async def test_a_commit_of_an_old_generation_is_refused_and_what_is_still_there_
         assert (response.status_code, response.json()["code"]) == (400, "consumer_group_partition_not_owned")
 
 
-async def test_a_lease_without_a_partition_waits_for_its_turn(tmp_path: Path) -> None:
+async def test_a_lease_without_a_partition_waits_for_one(tmp_path: Path) -> None:
     async with world(tmp_path, partitions=1) as made:
         first, second = await made.lease(), await made.lease()
         polled = await second.poll()
@@ -177,7 +177,7 @@ async def test_a_lease_without_a_partition_waits_for_its_turn(tmp_path: Path) ->
         assert (await second.poll())["partition_id"] == 0
 
 
-async def test_polls_at_the_same_time_are_not_handed_the_same_messages(tmp_path: Path) -> None:
+async def test_concurrent_polls_do_not_return_the_same_messages(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.send(0, *map(str, range(40)))
         member = await made.lease()
@@ -186,7 +186,7 @@ async def test_polls_at_the_same_time_are_not_handed_the_same_messages(tmp_path:
         assert sorted(found, key=int) == list(map(str, range(40)))
 
 
-async def test_leases_are_bounded_for_a_user_and_over_all(tmp_path: Path) -> None:
+async def test_leases_are_limited_per_user_and_in_total(tmp_path: Path) -> None:
     async with world(tmp_path, leases=3, leases_per_user=2) as made:
         held = [await made.lease() for _ in range(2)]
         refused = await made.client.post(LEASES)
@@ -203,7 +203,7 @@ async def test_leases_are_bounded_for_a_user_and_over_all(tmp_path: Path) -> Non
 
 
 async def another_user(made: World) -> httpx.AsyncClient:
-    """Who may do everything with messages."""
+    """Creates another user with all permissions for messages."""
     flags = ["manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams"]
     flags += ("manage_topics", "read_topics", "poll_messages", "send_messages")
     permissions = {"global": dict.fromkeys(flags, True), "streams": None}
@@ -218,7 +218,7 @@ async def another_user(made: World) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=made.client.base_url, headers=headers, trust_env=False)
 
 
-async def test_the_expiry_that_is_asked_for_has_bounds(tmp_path: Path) -> None:
+async def test_the_requested_expiry_has_limits(tmp_path: Path) -> None:
     async with world(tmp_path, expiry_min=1.0, expiry_max=60.0) as made:
         for expiry in ("999ms", "61s", "30", "soon", "0s", "-1s"):
             response = await made.client.post(LEASES, params={"expiry": expiry})
@@ -227,7 +227,7 @@ async def test_the_expiry_that_is_asked_for_has_bounds(tmp_path: Path) -> None:
         assert len(made.served.api.leases) == 1
 
 
-async def test_a_lease_is_its_users_and_its_groups(tmp_path: Path) -> None:
+async def test_a_lease_works_for_its_user_and_its_group_only(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         alice = await another_user(made)
@@ -250,7 +250,7 @@ async def test_a_missing_group_is_not_found_and_leaves_no_client_behind(tmp_path
         assert len(made.gateway.sessions) == before
 
 
-async def test_a_lease_goes_with_its_group_and_with_its_user(tmp_path: Path) -> None:
+async def test_a_lease_ends_with_its_group_or_its_user(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         alice = await another_user(made)
@@ -267,7 +267,7 @@ async def test_a_lease_goes_with_its_group_and_with_its_user(tmp_path: Path) -> 
         assert not [one for one in made.gateway.sessions if one.transport is Transport.HTTP]
 
 
-async def test_after_a_restart_leases_are_gone_and_a_new_one_goes_on_where_the_group_was(tmp_path: Path) -> None:
+async def test_after_a_restart_leases_are_gone_and_a_new_one_resumes_at_the_stored_offset(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         await made.send(0, "a", "b")
@@ -284,7 +284,7 @@ async def test_after_a_restart_leases_are_gone_and_a_new_one_goes_on_where_the_g
             assert texts(await again.poll(partition_id=0)) == ["b"]
 
 
-async def test_who_asks_for_the_head_of_a_poll_is_handed_nothing(tmp_path: Path) -> None:
+async def test_a_head_request_polls_no_messages(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         await made.send(0, "a")
@@ -293,7 +293,7 @@ async def test_who_asks_for_the_head_of_a_poll_is_handed_nothing(tmp_path: Path)
         assert texts(await member.poll(partition_id=0)) == ["a"]
 
 
-async def test_a_commit_has_to_name_a_generation(tmp_path: Path) -> None:
+async def test_a_commit_must_contain_a_generation(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         response = await made.client.put(f"{member.path}/offsets", json={"partition_id": 0, "offset": 0})

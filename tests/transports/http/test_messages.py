@@ -1,4 +1,4 @@
-"""Messages and stored offsets over HTTP: what may be sent, how it comes back, and what is refused with which number."""
+"""Messages and stored offsets over HTTP: sending, polling, and the error numbers of what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from whippet.storage.options import Durability
 # ------------------------------------------------------------------------------------------------- sending
 
 
-async def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_path: Path) -> None:
+async def test_a_send_returns_the_position_of_the_batch_and_its_durability(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for offset in (0, 2):
             response = await world.root.ask("POST", MESSAGES, sent(message(b"one"), message(b"two")))
@@ -42,13 +42,13 @@ async def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_pat
         assert await payloads(world) == [b"one", b"two"] * 2
 
 
-async def test_a_send_to_what_is_synced_says_persisted(tmp_path: Path) -> None:
+async def test_a_send_to_a_synced_topic_returns_persisted(tmp_path: Path) -> None:
     async with with_topic(tmp_path, durability=Durability.SYNCED) as world:
         response = await world.root.ask("POST", MESSAGES, sent(message()))
         assert response.headers["iggy-durability"] == "persisted"
 
 
-async def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path) -> None:
+async def test_a_polled_message_has_every_field_of_the_reference(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(message(b"hello", id=339142883498231908523420813)))
         response = await world.root.ask("GET", f"{MESSAGES}?kind=offset&value=0&count=10")
@@ -66,7 +66,9 @@ async def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path
 
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 50, 1000, 1100, 3000])
 @pytest.mark.parametrize("kind", ["uniform", "mixed", "named", "with headers"])
-async def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: int, kind: str) -> None:
+async def test_sent_messages_are_one_valid_batch_and_are_polled_unchanged(
+    tmp_path: Path, count: int, kind: str
+) -> None:
     def size(i: int) -> int:
         return {"uniform": 100, "mixed": 1 + i * 7 % 300}.get(kind, 20)
 
@@ -108,7 +110,7 @@ def frame_starts(batch: bytes) -> list[int]:
     return starts
 
 
-async def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
+async def test_ids_may_be_numbers_strings_and_uuids(tmp_path: Path) -> None:
     uuid = "0123abcd-4567-89AB-cdef-0123456789ab"
     given: list[tuple[Any, int | None]] = [
         (12345, 12345),
@@ -135,7 +137,7 @@ async def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
                 assert (await world.root.refused("POST", MESSAGES, body))[:2] == (422, 422), wrong
 
 
-async def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
+async def test_a_batch_goes_to_the_partition_of_its_partitioning(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
 
         async def where(kind: str, value: bytes) -> int:
@@ -158,7 +160,7 @@ PARAMETER_TYPES = (
 )
 
 
-async def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
+async def test_user_headers_of_every_kind_are_returned_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
     entries = [header_entry(kind, b"k", kind, bytes([number + 1])) for number, kind in enumerate(PARAMETER_TYPES)]
     twice = header_entry("raw", b"k", "raw", b"first")
 
@@ -169,7 +171,7 @@ async def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key
         assert found["header"]["user_headers_length"] == 15 * 12
 
 
-async def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) -> None:
+async def test_user_headers_of_0_6_and_encrypted_ones_are_accepted(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         in_map = {"Trace": {"kind": "string", "value": b64(b"abc")}, "n": {"kind": "uint8", "value": "Bw=="}}
         secret = b64(b"encrypted: nobody can read it")
@@ -185,7 +187,7 @@ async def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) 
         assert third["user_headers"] == []
 
 
-async def test_a_client_of_0_6_polls_a_map_or_nothing(tmp_path: Path) -> None:
+async def test_a_client_of_0_6_polls_user_headers_as_a_map_or_not_at_all(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         entries = [header_entry("string", b"n", "uint8", b"\x07"), header_entry("uint8", b"\x01", "raw", b"x")]
         only_typed = [header_entry("uint8", b"\x01", "raw", b"x")]
@@ -225,7 +227,7 @@ async def test_user_headers_have_a_limit(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- refusals
 
 
-async def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+async def test_invalid_sends_are_refused_with_the_error_numbers_of_the_reference(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         root = world.root
         for to, expected in (
@@ -249,7 +251,7 @@ async def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Pat
         assert await payloads(world) == []
 
 
-async def test_a_topic_without_partitions_takes_nothing(tmp_path: Path) -> None:
+async def test_a_topic_without_partitions_accepts_no_messages(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=0) as world:
         for to in (BALANCED, {"kind": "messages_key", "value": "aw=="}):
             assert await world.root.refused("POST", MESSAGES, sent(message(), to=to)) == (404, 2010, "topic_id")
@@ -301,7 +303,7 @@ P = b'{"kind":"balanced","value":""}'
         (b'{"partitioning":' + P[:-1] + b',"more":[1]},"messages":' + M + b"}", 201),
     ],
 )
-async def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes, status: int) -> None:
+async def test_a_body_is_accepted_or_refused_as_a_whole(tmp_path: Path, body: bytes, status: int) -> None:
     async with with_topic(tmp_path) as world:
         response = await world.root.ask("POST", MESSAGES, body)
         assert response.status_code == status, response.text
@@ -311,7 +313,7 @@ async def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes
             assert await payloads(world) == []
 
 
-async def test_a_send_says_that_it_is_json_and_is_not_too_long(tmp_path: Path) -> None:
+async def test_a_send_needs_a_json_content_type_and_an_allowed_length(tmp_path: Path) -> None:
     async with with_topic(tmp_path, Http(max_request_size=1000)) as world:
         for kind in ("text/html", "application/xml", "", "application/x-www-form-urlencoded"):
             found = await world.root.refused("POST", MESSAGES, GOOD, content_type=kind)
@@ -329,7 +331,9 @@ async def test_an_unknown_ack_is_refused_before_anything_is_stored(tmp_path: Pat
         assert (await world.root.ask("POST", f"{MESSAGES}?ack=replicated", GOOD)).status_code == 201
 
 
-async def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_send_does_not_make_clients_send_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with with_topic(tmp_path) as world:
 
         async def broken(*_: Any, **__: Any) -> None:
@@ -343,7 +347,7 @@ async def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, mon
 # ------------------------------------------------------------------------------------------------- polling
 
 
-async def test_polls_start_where_they_are_asked_to(tmp_path: Path) -> None:
+async def test_polls_start_at_the_requested_position(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for number in range(3):
             await world.root.post(MESSAGES, sent(*(message(f"{number}{i}".encode()) for i in range(5))))
@@ -377,7 +381,7 @@ async def test_an_empty_partition_has_offset_0_and_no_messages(tmp_path: Path) -
         assert await world.root.get(MESSAGES) == {"partition_id": 0, "current_offset": 0, "count": 0, "messages": []}
 
 
-async def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tmp_path: Path) -> None:
+async def test_auto_commit_stores_the_offset_and_a_head_request_does_not(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*(message(str(i).encode()) for i in range(5))))
         query = "kind=next&count=2&auto_commit=true&consumer_id=billing"
@@ -404,13 +408,13 @@ async def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tm
         "consumer_id=%FF",
     ],
 )
-async def test_a_query_that_means_nothing_is_refused(tmp_path: Path, query: str) -> None:
+async def test_an_invalid_poll_query_is_refused(tmp_path: Path, query: str) -> None:
     async with with_topic(tmp_path) as world:
         status, number, _ = await world.root.refused("GET", f"{MESSAGES}?{query}")
         assert (status, number) == (400, 400)
 
 
-async def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
+async def test_polls_of_missing_streams_topics_and_partitions_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         root = world.root
         assert await root.refused("GET", f"{MESSAGES}?partition_id=9") == (404, 3007, "partition_id")
@@ -420,7 +424,7 @@ async def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
         assert await root.refused("GET", f"{MESSAGES}?consumer_id={'x' * 256}") == (400, 6, None)
 
 
-async def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) -> None:
+async def test_a_response_is_limited_and_has_at_least_one_message(tmp_path: Path) -> None:
     async with with_topic(tmp_path, Http(max_request_size=1 << 24, limits=HttpLimits(answer_bytes=65_536))) as world:
         for size in (10, 200_000):
             await world.root.post(MESSAGES, sent(*[message(b"x" * size)] * 6))
@@ -431,7 +435,7 @@ async def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) ->
         assert large.json()["count"] == 1
 
 
-async def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
+async def test_a_flush_accepts_both_spellings(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for path in ("0/true", "0/false", "2/fsync=true?partition_id=2&fsync=true", "0/fsync=True"):
             response = await world.root.ask("GET", f"{MESSAGES}/flush/{path}")
@@ -441,7 +445,7 @@ async def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
         assert await world.root.refused("GET", f"{MESSAGES}/flush/9/true") == (404, 3007, "partition_id")
 
 
-async def test_a_long_answer_is_compressed_for_who_can_read_it(tmp_path: Path) -> None:
+async def test_a_long_response_is_compressed_for_clients_that_accept_it(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*[message(b"x" * 500)] * 300))
         plain = (await world.root.ask("GET", f"{MESSAGES}?count=300", accept_encoding="identity")).content
@@ -479,7 +483,7 @@ async def test_an_offset_is_stored_read_and_deleted(tmp_path: Path) -> None:
         assert (await root.get(f"{OFFSETS}?consumer_id=5"))["stored_offset"] == 4
 
 
-async def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+async def test_invalid_offsets_are_refused_with_the_error_numbers_of_the_reference(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         root = world.root
         assert await root.refused("PUT", OFFSETS, {"offset": 0}) == (400, 4100, "offset")
@@ -500,7 +504,7 @@ async def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: 
         assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 3007, "partition_id")
 
 
-async def test_a_send_to_a_full_topic_is_refused_by_name_with_its_limit(tmp_path: Path) -> None:
+async def test_a_send_to_a_full_topic_is_refused_with_its_name_and_limit(tmp_path: Path) -> None:
     async with with_topic(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as world:
         await world.root.post("/streams/s/topics", {"name": "small", "partitions_count": 1, "max_topic_size": 1024})
         small = "/streams/s/topics/small/messages"

@@ -1,4 +1,4 @@
-"""What Prometheus is told: Iggy's names and numbers that are true, and what tells more; and GET /limits."""
+"""Metrics for Prometheus: those of Iggy with true values, and more; and GET /limits."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ GROUP = Consumer(ConsumerKind.GROUP, "g")
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a scrape takes so long that the next one would be given the same text."""
+    """Disables the cache: on a busy machine a scrape takes so long that the next one would get the same text."""
     monkeypatch.setattr(metrics, "CHEAP_SECONDS", float("inf"))
 
 
 async def scrape(caller: Caller, path: str = "/metrics") -> dict[str, float]:
-    """Each sample by its name and the values of its labels, in the order of their names."""
+    """Returns the samples by name and by label values, sorted by label name."""
     response = await caller.ask("GET", path)
     assert response.status_code == 200, response.text
     assert response.text.endswith("# EOF\n")
@@ -50,7 +50,7 @@ async def send(world: Calling, *payloads: bytes) -> None:
     )
 
 
-async def test_the_names_of_iggy_are_there_and_true_for_everybody(tmp_path: Path) -> None:
+async def test_iggys_metrics_are_exported_with_true_values_without_a_token(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         before = await scrape(world.stranger)
         assert [before[name] for name in IGGY] == [0, 0, 0, 0, 0, 1, 0]
@@ -67,7 +67,7 @@ async def test_the_names_of_iggy_are_there_and_true_for_everybody(tmp_path: Path
         assert after["iggy_disk_usage_bytes"] >= after["iggy_bytes_sent_total"]
 
 
-async def test_the_text_is_as_that_of_iggy_in_its_lines(tmp_path: Path) -> None:
+async def test_the_metrics_have_the_same_lines_as_those_of_iggy(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         response = await world.stranger.ask("GET", "/metrics")
         assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -80,7 +80,7 @@ async def test_the_text_is_as_that_of_iggy_in_its_lines(tmp_path: Path) -> None:
         assert {family.name for family in of_openmetrics(response.text)} >= {"http_requests", *IGGY}
 
 
-async def test_requests_count_whatever_becomes_of_them(tmp_path: Path) -> None:
+async def test_every_request_is_counted_whatever_its_outcome(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         before = (await scrape(world.stranger))["http_requests_total"]
         await world.stranger.ask("GET", "/nothing")
@@ -104,7 +104,7 @@ async def test_commands_are_timed_by_transport_and_refusals_counted_by_error(tmp
         assert found["whippet_command_refusals_total delete_stream stream_id_not_found"] == 1
 
 
-async def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> None:
+async def test_the_lag_of_a_group_is_what_it_has_not_committed(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         person = await world.world.root()
         await make_group(person)
@@ -118,7 +118,7 @@ async def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> Non
         assert found["whippet_sessions tcp"] == found["whippet_sessions_logged_in tcp"] == 1
 
 
-async def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(tmp_path: Path) -> None:
+async def test_the_lag_of_a_consumer_is_what_it_has_not_stored_and_has_its_name(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         person = await world.world.root()
         await make_group(person)
@@ -137,7 +137,7 @@ async def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(t
         assert not any(" spark " in name for name in await scrape(world.stranger))
 
 
-async def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+async def test_series_about_groups_are_limited_and_the_omitted_ones_counted(tmp_path: Path) -> None:
     config = Http(metrics=HttpMetrics(series=4))
     async with calling(tmp_path, config) as world:
         person = await world.world.root()
@@ -149,7 +149,7 @@ async def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(t
         assert found["whippet_series_left_out"] == 8
 
 
-async def test_names_can_have_any_letter(tmp_path: Path) -> None:
+async def test_names_in_labels_may_contain_any_character(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         person = await world.world.root()
         await make_group(person)
@@ -158,7 +158,7 @@ async def test_names_can_have_any_letter(tmp_path: Path) -> None:
         assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
 
 
-async def test_the_path_and_who_may_ask_are_settings(tmp_path: Path) -> None:
+async def test_the_path_of_the_metrics_and_the_need_for_a_token_are_configurable(tmp_path: Path) -> None:
     async with calling(tmp_path / "moved", Http(metrics=HttpMetrics(endpoint="/numbers"))) as world:
         await scrape(world.stranger, "/numbers")
         assert (await world.stranger.ask("GET", "/metrics")).status_code == 404
@@ -175,9 +175,7 @@ async def test_the_path_and_who_may_ask_are_settings(tmp_path: Path) -> None:
                 pass
 
 
-async def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_expensive_metrics_are_cached_between_scrapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     sample = telemetry.sample
 
@@ -205,7 +203,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
-def test_a_process_tells_of_its_disk_shards_and_connections_on_the_metrics_listener_too(start: Start) -> None:
+def test_the_metrics_listener_reports_disk_shards_and_connections(start: Start) -> None:
     process = start(IGGY_METRICS_ENABLED="true", IGGY_METRICS_ENDPOINT="127.0.0.1:0")
     apart = process.line(r"metrics +http://(\S+)").group(1)
     port = int(process.line(r"tcp://\S+:(\d+)").group(1))
@@ -224,14 +222,14 @@ def test_a_process_tells_of_its_disk_shards_and_connections_on_the_metrics_liste
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
-        # A new data folder was made, and synced.
+        # A new data folder was created and synced.
         assert samples["whippet_fsync_seconds_count", "file"] > 0
         assert samples["whippet_fsync_seconds_sum", "folder"] > 0
         assert samples["process_resident_memory_bytes", None] > 0
         assert client.get(f"http://{process.address()}/metrics").status_code == 200
 
 
-async def test_the_limits_are_told_with_the_setting_of_each(tmp_path: Path) -> None:
+async def test_each_limit_is_returned_with_its_setting(tmp_path: Path) -> None:
     config = Http(max_request_size=12345, limits=HttpLimits(idle_time=1.5))
     async with calling(tmp_path, config) as world:
         assert await world.stranger.refused("GET", "/limits") == (401, 77, None)

@@ -1,4 +1,4 @@
-"""Sends that a producer numbers: answered again when they come again, stored once, fenced by a newer epoch."""
+"""Numbered sends: a repetition gets the same response and is stored once, and a newer epoch fences older ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def send(
 
 
 @pytest.mark.parametrize("form", ["json", TEXT, BATCH])
-async def test_a_send_that_comes_again_is_answered_as_it_was_and_stored_once(tmp_path: Path, form: str) -> None:
+async def test_a_repeated_send_gets_the_same_response_and_is_stored_once(tmp_path: Path, form: str) -> None:
     first = {"json": sent(message(b"a")), TEXT: b"a", BATCH: bytes(pack([b"a"]))}[form]
 
     async def send_again_and_again(world: Calling) -> None:
@@ -44,7 +44,7 @@ async def test_a_send_that_comes_again_is_answered_as_it_was_and_stored_once(tmp
         assert await payloads(after_a_restart) == [b"a"] * 3
 
 
-async def test_sends_in_turn_find_the_partition_of_the_send_that_they_repeat(tmp_path: Path) -> None:
+async def test_a_repeated_balanced_send_goes_to_the_partition_of_the_first_one(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=3) as world:
         said = [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)]
         assert [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)] == said
@@ -52,7 +52,7 @@ async def test_sends_in_turn_find_the_partition_of_the_send_that_they_repeat(tmp
         assert sorted(found) == [b"%d" % n for n in range(6)]
 
 
-async def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path: Path) -> None:
+async def test_an_older_epoch_is_fenced_and_an_old_sequence_number_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         assert (await send(world, b"old", 1, 7)).status_code == 201
         assert (await send(world, b"new", 2, 0)).status_code == 201
@@ -65,7 +65,7 @@ async def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path:
         assert await payloads(world) == [b"old", b"new", b"new", b"another"]
 
 
-async def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path) -> None:
+async def test_incomplete_and_invalid_producer_headers_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         every = {"producer-id": "p", "producer-epoch": "1", "producer-seq": "1"}
         for left_out in every:
@@ -85,7 +85,7 @@ async def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path
         assert await payloads(world) == []
 
 
-async def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) -> None:
+async def test_a_repeated_send_may_request_more_durability(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         assert (await send(world, b"a", 1, 1)).headers["iggy-durability"] == "replicated"
         again = await send(world, b"a", 1, 1, query="?durability=synced")
@@ -95,7 +95,7 @@ async def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) 
         assert partition.synced == partition.appended == 1
 
 
-async def test_many_that_come_again_at_the_same_time_are_one(tmp_path: Path) -> None:
+async def test_concurrent_repetitions_are_stored_once(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         found = await asyncio.gather(*(send(world, b"a", 1, 1) for _ in range(20)))
         assert {each.json()["confirmations"][0]["base_offset"] for each in found} == {0}

@@ -1,4 +1,4 @@
-"""The official SDK 0.6 to 0.9 over HTTP: programs as its users write them, against a server as they start it."""
+"""The official SDKs 0.6 to 0.9 over HTTP: typical programs, against a server with default settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def outcome(version: str, program: str, *arguments: str) -> Any:
     command = [str(environments.interpreter(version)), str(PROGRAMS / program), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
     lines = done.stdout.splitlines()
-    # Now and then the wheel aborts when the interpreter exits, after all is done.
+    # Sometimes the wheel aborts when the interpreter exits, after everything is done.
     assert lines, done.stderr
     return json.loads(lines[-1])
 
 
 @pytest.mark.parametrize("version", ["0.6.0", "0.7.0", "0.8.0"])
-def test_a_program_of_0_6_to_0_8_does_over_http_what_its_sdk_can(server: Gateway, version: str) -> None:
+def test_a_program_of_0_6_to_0_8_can_use_all_of_its_sdk_over_http(server: Gateway, version: str) -> None:
     orders = [[offset, f"order {offset}".encode().hex(), True] for offset in range(3)]
     assert outcome(version, "classic.py", server.address()) == {
         "stream": [0, "orders", 1],
@@ -46,7 +46,7 @@ def test_a_program_of_0_6_to_0_8_does_over_http_what_its_sdk_can(server: Gateway
     }
 
 
-def test_a_program_of_0_9_does_over_http_what_its_sdk_can(server: Gateway) -> None:
+def test_a_program_of_0_9_can_use_all_of_its_sdk_over_http(server: Gateway) -> None:
     with httpx.Client(base_url=f"http://{server.address()}", trust_env=False) as client:
         token = client.post("/users/login", json=LOGIN).json()["access_token"]["token"]
         made = client.post(

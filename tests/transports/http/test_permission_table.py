@@ -43,12 +43,12 @@ def is_allowed(name: str, grant: str) -> bool:
     return right == ANY_USER or grant == "everything" or grant in RIGHTS[right].split()
 
 
-def test_the_table_is_about_all_operations_that_need_a_token() -> None:
+def test_the_table_covers_all_operations_that_need_a_token() -> None:
     assert ROUTES.keys() == {operation.name for operation in routes.OPERATIONS if not operation.public}
 
 
 @pytest.mark.parametrize("token", [None, "nonsense", "x.y.z"])
-async def test_without_a_token_that_counts_nothing_is_to_be_had(tmp_path: Path, token: str | None) -> None:
+async def test_without_a_valid_token_everything_is_refused(tmp_path: Path, token: str | None) -> None:
     async with started(tmp_path) as (world, _):
         stranger = Caller(world.client, token)
         for name in ROUTES:
@@ -57,10 +57,10 @@ async def test_without_a_token_that_counts_nothing_is_to_be_had(tmp_path: Path, 
             assert response.headers["www-authenticate"] == "Bearer"
 
 
-async def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
+async def test_every_route_is_allowed_to_exactly_the_users_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is let through ends there, so that nothing changes."""
+    """Stops every permitted command, so that nothing changes."""
 
     async def reached(*_: object) -> None:
         raise CommandError(Code.FEATURE_UNAVAILABLE)
@@ -78,7 +78,7 @@ async def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
                 assert (await ask(alice, name)).status_code == ROUTES[name][1]
 
 
-async def test_a_lease_is_of_use_only_while_its_user_may_read_the_topic(tmp_path: Path) -> None:
+async def test_a_lease_works_only_while_its_user_may_read_the_topic(tmp_path: Path) -> None:
     async with started(tmp_path) as (world, alice):
         lease = await lease_of(world, alice)
         for grant, permissions in grants():
@@ -94,7 +94,7 @@ async def test_a_lease_is_of_use_only_while_its_user_may_read_the_topic(tmp_path
 
 
 @pytest.mark.parametrize("right", sorted({right for right, *_ in ROUTES.values()}))
-async def test_each_route_does_what_it_says_for_who_has_no_more_than_its_right(tmp_path: Path, right: str) -> None:
+async def test_each_route_works_with_exactly_its_own_permission(tmp_path: Path, right: str) -> None:
     async with started(tmp_path) as (world, alice):
         await world.gateway.users.change_permissions("alice", least(right))
         for name, (needed, status, _, _) in ROUTES.items():
@@ -103,19 +103,19 @@ async def test_each_route_does_what_it_says_for_who_has_no_more_than_its_right(t
                 response = await do(asker, name)
                 assert response.status_code == status, (name, response.text)
             elif name not in LEASED and name not in ENDINGS:
-                # The order in which they can be done is that of all of them.
+                # The order in which they can be executed.
                 assert (await do(world.root, name)).status_code in (status, 404), name
 
 
 def least(right: str) -> Permissions | None:
-    """The last one that is named, which is the narrowest."""
+    """Returns the last permission that is listed, which is the narrowest."""
     if right == ANY_USER:
         return None
     found = {name: permissions for name, permissions in grants() if name}
     return found[RIGHTS[right].split()[-1]]
 
 
-async def test_what_is_not_there_is_404_for_everybody_but_users_and_clients_are_403(tmp_path: Path) -> None:
+async def test_missing_things_are_404_for_everybody_but_users_and_clients_are_403(tmp_path: Path) -> None:
     async with started(tmp_path) as (_, alice):
         for name, (right, _, path, body) in ROUTES.items():
             if right == ANY_USER or name in LEASED:
@@ -140,8 +140,8 @@ async def test_what_is_not_there_is_404_for_everybody_but_users_and_clients_are_
 
 
 @pytest.mark.parametrize("how", ["logged out", "inactive", "deleted", "replaced"])
-async def test_who_is_nobody_any_more_is_told_nothing_but_401(tmp_path: Path, how: str) -> None:
-    """With the token of before, and with a personal one; also if somebody else has got his number meanwhile."""
+async def test_ended_tokens_and_tokens_of_former_users_get_401_everywhere(tmp_path: Path, how: str) -> None:
+    """With the old access token and a personal one, also if a new user has the same id meanwhile."""
 
     async with started(tmp_path) as (world, alice):
         root = world.root

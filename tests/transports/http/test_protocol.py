@@ -35,7 +35,7 @@ PATIENT: dict[str, Any] = {
 
 
 def patient(**short: float) -> dict[str, Any]:
-    """All deadlines are far off but these."""
+    """Sets all deadlines but these far in the future."""
     return PATIENT | short
 
 
@@ -63,13 +63,13 @@ MESSAGES = "/streams/s/topics/t/messages"
 # ------------------------------------------------------------------------------------------ slowloris, in four forms
 
 
-async def test_a_client_that_says_nothing_is_closed(tmp_path: Path) -> None:
+async def test_a_silent_client_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
         link = await world.link()
         assert await link.is_over()
 
 
-async def test_a_client_that_says_only_line_ends_is_closed_all_the_same(tmp_path: Path) -> None:
+async def test_a_client_that_sends_only_line_ends_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
         link = await world.link()
         await link.send(b"\r\n")
@@ -79,9 +79,7 @@ async def test_a_client_that_says_only_line_ends_is_closed_all_the_same(tmp_path
 @pytest.mark.parametrize(
     "begun", [b"G", b"GET /ping HTTP/1.1\r\n", b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n", PING[:-1]]
 )
-async def test_headers_that_do_not_end_are_answered_408_however_often_a_byte_comes(
-    tmp_path: Path, begun: bytes
-) -> None:
+async def test_endless_headers_are_answered_408_however_often_a_byte_arrives(tmp_path: Path, begun: bytes) -> None:
     async def drip(link: Link, octets: bytes) -> None:
         while octets:
             await link.send(octets)
@@ -113,7 +111,7 @@ async def test_a_body_that_stalls_is_answered_408_and_nothing_is_stored(tmp_path
         assert topic["messages_count"] == 0
 
 
-async def test_a_body_that_comes_in_drops_is_too_slow_and_one_that_comes_fast_enough_is_not(tmp_path: Path) -> None:
+async def test_a_trickling_body_is_refused_and_one_that_is_fast_enough_is_not(tmp_path: Path) -> None:
     async with serving(tmp_path, **patient(body_time=SHORT), body_rate=20_000) as world:
         await make_topic(world)
         body = send_body(*[60] * 100)
@@ -135,7 +133,7 @@ async def test_a_body_that_comes_in_drops_is_too_slow_and_one_that_comes_fast_en
         await asyncio.gather(dripping, return_exceptions=True)
 
 
-async def test_a_client_that_does_not_read_its_answer_is_cut_off(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_its_response_is_disconnected(tmp_path: Path) -> None:
     async with serving(tmp_path, **patient(answer_time=SHORT)) as world:
         await make_topic(world)
         sender = await world.link()
@@ -153,7 +151,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off(tmp_path: Path)
         assert await sender.pings()
 
 
-async def test_a_connection_that_rests_too_long_is_closed_and_one_that_talks_is_kept(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed_and_an_active_one_is_kept(tmp_path: Path) -> None:
     async with serving(tmp_path, **patient(idle_time=SHORT)) as world:
         rests, talks = await world.link(), await world.link()
         assert await rests.pings()
@@ -173,14 +171,14 @@ async def test_http3_is_announced_once_it_is_served(tmp_path: Path) -> None:
         seen = await link.ask(ping)
         assert seen.headers["alt-svc"] == 'h3=":3000"; ma=86400'
         while seen.headers["date"] == first.headers["date"]:
-            # uvicorn makes the headers of all responses anew each second.
+            # uvicorn renews the default headers every second.
             await asyncio.sleep(SHORT / 10)
             seen = await link.ask(ping)
         assert seen.headers["alt-svc"] == 'h3=":3000"; ma=86400'
 
 
-async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
-    """Neither the time that a request takes here, nor that of one that was sent before its turn."""
+async def test_time_that_the_server_takes_does_not_count_against_the_client(tmp_path: Path) -> None:
+    """Neither the time that a request takes, nor the time that a pipelined one waits."""
 
     async def slow(call: Call) -> HttpResponse:
         await request_bodies.read(call.receive, 100)
@@ -199,7 +197,7 @@ async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
         assert (await link.response()).body == b"done"
 
 
-# ------------------------------------------------------------------------------------------------- bounds
+# ------------------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
@@ -229,7 +227,7 @@ async def send_all(link: Link, octets: bytes, pieces: int) -> None:
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
-async def test_long_headers_are_answered_431_before_they_have_come(
+async def test_long_headers_are_answered_431_before_they_are_complete(
     tmp_path: Path, request_head: bytes, whole: bool
 ) -> None:
     async with serving(tmp_path, headers_bytes=2048) as world:
@@ -244,7 +242,7 @@ async def test_long_headers_are_answered_431_before_they_have_come(
         assert (response.status, parse_number(response)) == (431, 431)
 
 
-async def test_a_body_over_the_limit_is_answered_413_before_it_has_come_and_the_connection_ends(tmp_path: Path) -> None:
+async def test_a_body_over_the_limit_is_answered_413_before_it_arrives_and_ends_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, Http(max_request_size=1000)) as world:
         await make_topic(world)
         link = await world.link()
@@ -265,7 +263,7 @@ async def test_a_chunked_body_over_the_limit_is_answered_413(tmp_path: Path) -> 
         assert (await link.response()).status == 413
 
 
-async def test_the_answer_to_a_body_that_is_still_coming_is_not_lost_in_a_reset(tmp_path: Path) -> None:
+async def test_the_response_to_a_body_in_transit_is_not_lost_in_a_reset(tmp_path: Path) -> None:
     async with serving(tmp_path, Http(max_request_size=1000)) as world:
         for _ in range(20):
             link = await world.link()
@@ -274,7 +272,7 @@ async def test_the_answer_to_a_body_that_is_still_coming_is_not_lost_in_a_reset(
             assert (await link.response()).status == 413
 
 
-async def test_who_is_refused_early_may_finish_the_body_and_go_on(tmp_path: Path) -> None:
+async def test_a_client_that_is_refused_early_may_finish_its_body_and_go_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         request = b"POST /streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
@@ -283,7 +281,7 @@ async def test_who_is_refused_early_may_finish_the_body_and_go_on(tmp_path: Path
         assert await link.pings()
 
 
-async def test_a_body_in_single_bytes_by_the_hundred_thousand_is_refused(tmp_path: Path) -> None:
+async def test_a_body_in_100_000_chunks_of_one_byte_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         head = world.request("POST", "/streams", None, "Content-Type: application/json", "Transfer-Encoding: chunked")
@@ -307,8 +305,8 @@ async def test_connections_beyond_the_limit_are_answered_503_with_retry_after(tm
         assert await (await world.link()).pings()
 
 
-async def test_bodies_take_room_as_they_arrive_and_not_as_they_are_announced(tmp_path: Path) -> None:
-    """140 requests of one byte, of bodies that nobody knows the size of."""
+async def test_bodies_reserve_memory_as_they_arrive_and_not_as_announced(tmp_path: Path) -> None:
+    """Sends 140 requests of one byte, with bodies of unknown size."""
     async with serving(tmp_path, body_time=LONG) as world:
         await make_topic(world)
         head = world.request("POST", MESSAGES, None, "Content-Type: application/json", "Transfer-Encoding: chunked")
@@ -321,8 +319,8 @@ async def test_bodies_take_room_as_they_arrive_and_not_as_they_are_announced(tmp
         assert not waiting(room)
 
 
-async def test_sends_that_nobody_waits_for_hold_their_room_until_they_are_done(tmp_path: Path) -> None:
-    """As many are accepted as the room has; the others are not answered until the disk goes on."""
+async def test_unacknowledged_sends_reserve_memory_until_they_are_done(tmp_path: Path) -> None:
+    """As many are accepted as the budget allows; the others get no response until the disk continues."""
     disk = SlowDisk()
     async with serving(tmp_path, store={"files": disk, "messages_required_to_save": 1}, bodies_bytes=100_000) as world:
         await make_topic(world)
@@ -345,7 +343,7 @@ async def test_sends_that_nobody_waits_for_hold_their_room_until_they_are_done(t
             await asyncio.sleep(0)
 
 
-async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_unread_poll_responses_are_limited(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         await make_topic(world)
         for _ in range(8):
@@ -365,7 +363,7 @@ async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> 
             await asyncio.sleep(0)
 
 
-async def test_bodies_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+async def test_large_bodies_wait_for_memory_and_small_ones_do_not(tmp_path: Path) -> None:
     async with serving(tmp_path, bodies_bytes=300_000, body_time=LONG) as world:
         await make_topic(world)
         body, room = send_body(200_000), world.api.budgets.bodies
@@ -378,7 +376,7 @@ async def test_bodies_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> Non
         assert (await large.response()).status == 201
 
 
-async def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connection_after_those(tmp_path: Path) -> None:
+async def test_pipelined_requests_are_answered_in_order_and_too_many_end_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         await link.send(PING * 20)
@@ -432,9 +430,7 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("octets", SMUGGLED, ids=range(len(SMUGGLED)))
-async def test_what_two_could_read_in_two_ways_is_refused_and_ends_the_connection(
-    tmp_path: Path, octets: bytes
-) -> None:
+async def test_an_ambiguous_request_is_refused_and_ends_the_connection(tmp_path: Path, octets: bytes) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         await link.send(octets + PING)
@@ -446,7 +442,7 @@ async def test_what_two_could_read_in_two_ways_is_refused_and_ends_the_connectio
         assert await (await world.link()).pings()
 
 
-async def test_headers_behind_a_body_do_nothing(tmp_path: Path) -> None:
+async def test_trailers_have_no_effect(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         head = b"POST /streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -456,14 +452,14 @@ async def test_headers_behind_a_body_do_nothing(tmp_path: Path) -> None:
         assert (await link.response()).status == 401
 
 
-async def test_an_upgrade_that_is_not_known_is_answered_as_if_it_was_not_asked_for(tmp_path: Path) -> None:
+async def test_an_unknown_upgrade_is_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
         upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n\r\n"
         assert (await link.ask(PING[:-2] + upgrade)).body == b"pong"
 
 
-async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_early_leaves_nothing_behind(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         await make_topic(world)
         body = send_body(60_000)
@@ -476,7 +472,7 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_p
             await asyncio.sleep(0.01)
 
 
-async def test_expect_continue_is_answered_before_the_body_and_only_where_one_is_read(
+async def test_expect_continue_is_answered_only_where_the_body_is_read(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as world:

@@ -1,4 +1,4 @@
-"""Query parameters: each has an effect or is refused, and one thing has the same names on every route."""
+"""Query parameters: each has an effect or is refused, and names are the same on every route."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def payloads(answer: Any) -> list[bytes]:
         ("GET", f"{MESSAGES}?partion_id=1", "partion_id", "did you mean `partition_id`?"),
         ("GET", f"{MESSAGES}/tail?frm=first", "frm", "did you mean `from`?"),
         ("GET", "/streams?consistancy=linearizable", "consistancy", "did you mean `consistency`?"),
-        ("GET", "/users?zzz=1", "zzz", "the parameters here are `consistency`"),
-        ("GET", "/stats?verbose=1", "verbose", "no parameter is known here"),
-        ("GET", "/ping?x", "x", "no parameter is known here"),
-        ("DELETE", "/streams/s?force=true", "force", "no parameter is known here"),
+        ("GET", "/users?zzz=1", "zzz", "the parameters of this operation are `consistency`"),
+        ("GET", "/stats?verbose=1", "verbose", "this operation has no parameters"),
+        ("GET", "/ping?x", "x", "this operation has no parameters"),
+        ("DELETE", "/streams/s?force=true", "force", "this operation has no parameters"),
     ],
 )
-async def test_an_unknown_parameter_is_refused_and_the_nearest_known_one_is_named(
+async def test_an_unknown_parameter_is_refused_with_the_nearest_known_one(
     tmp_path: Path, method: str, path: str, name: str, hint: str
 ) -> None:
     async with with_topic(tmp_path) as world:
@@ -54,7 +54,7 @@ async def test_a_query_with_too_many_parameters_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["partition", "partition_id"])
-async def test_sends_polls_and_offsets_take_a_partition_by_either_name(tmp_path: Path, name: str) -> None:
+async def test_sends_polls_and_offsets_accept_a_partition_by_either_name(tmp_path: Path, name: str) -> None:
     async with with_topic(tmp_path) as world:
         sent = (await send(world, b"one", f"?{name}=2")).json()
         assert sent["confirmations"][0]["partition_id"] == 2
@@ -82,7 +82,7 @@ async def test_two_names_for_the_partition_are_refused(tmp_path: Path, method: s
         assert words in response.json()["reason"]
 
 
-async def test_a_poll_begins_where_from_says(tmp_path: Path) -> None:
+async def test_a_poll_starts_at_from(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         await send(world, b"one\ntwo\nthree")
         assert payloads(await world.root.get(f"{MESSAGES}?from=first&count=2")) == [b"one", b"two"]
@@ -99,14 +99,14 @@ async def test_a_poll_begins_where_from_says(tmp_path: Path) -> None:
         ("from=middle", "Invalid enum value"),
     ],
 )
-async def test_a_poll_with_two_beginnings_is_refused(tmp_path: Path, query: str, words: str) -> None:
+async def test_a_poll_with_two_starting_positions_is_refused(tmp_path: Path, query: str, words: str) -> None:
     async with with_topic(tmp_path) as world:
         response = await world.root.ask("GET", f"{MESSAGES}?{query}")
         assert response.status_code == 400
         assert words in response.json()["reason"]
 
 
-async def test_a_flush_may_repeat_its_path_in_its_query_but_not_contradict_it(tmp_path: Path) -> None:
+async def test_a_flush_may_repeat_its_path_in_the_query_but_not_contradict_it(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         ok = await world.root.ask("GET", f"{MESSAGES}/flush/1/true?partition_id=1&fsync=true")
         assert ok.status_code == 200
@@ -115,19 +115,19 @@ async def test_a_flush_may_repeat_its_path_in_its_query_but_not_contradict_it(tm
 
 
 @pytest.mark.parametrize("level", ["written", "synced"])
-async def test_a_send_is_answered_with_the_level_that_it_has_reached(tmp_path: Path, level: str) -> None:
+async def test_a_send_returns_the_durability_level_that_it_reached(tmp_path: Path, level: str) -> None:
     async with with_topic(tmp_path) as world:
         response = await send(world, b"a", f"?durability={level}")
         assert response.headers["whippet-durability"] == level
 
 
-async def test_a_send_that_is_not_waited_for_claims_no_level(tmp_path: Path) -> None:
+async def test_an_unacknowledged_send_claims_no_durability_level(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         response = await send(world, b"a", "?ack=none")
         assert response.status_code == 202
         assert "whippet-durability" not in response.headers
 
 
-async def test_a_server_in_memory_mode_says_memory(tmp_path: Path) -> None:
+async def test_a_server_in_memory_mode_returns_memory(tmp_path: Path) -> None:
     async with with_topic(tmp_path, messages_required_to_save=1000, durability=Durability.MEMORY) as world:
         assert (await send(world, b"a")).headers["whippet-durability"] == "memory"

@@ -1,13 +1,16 @@
-"""The reason of a refusal begins with Iggy's words, which programs look for, and says each thing once."""
+"""Errors: the reason begins with Iggy's words, which programs look for, and has no repetition; names are stable."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.transports.http.support.calling import Calling, with_topic
+from whippet.transports.http.errors import Refused, refusal_response
 
 TOPIC = "/streams/s/topics/t"
 BOB = {"username": "bob", "password": "secret", "status": "active"}
@@ -102,10 +105,19 @@ async def test_a_reason_begins_with_the_words_of_iggy(
         assert len(parts) == len(set(parts)), f"{reason} says something twice"
 
 
-async def test_who_may_do_nothing_is_told_so_in_the_words_of_iggy(tmp_path: Path) -> None:
+async def test_a_caller_without_permission_is_refused_in_the_words_of_iggy(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         said = (await world.stranger.ask("GET", "/streams")).json()["reason"]
         assert said == "Access token is missing: the request needs `Authorization: Bearer <token>`"
         alice = await world.user()
         said = (await alice.ask("POST", "/streams", {"name": "new"})).json()["reason"]
         assert said == "Unauthorized: user 'alice' may not create_stream"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "not_found"), (413, "payload_too_large"), (422, "unprocessable_entity"), (429, "too_many_requests")],
+)
+def test_a_status_has_the_same_name_on_every_python(status: int, code: str) -> None:
+    error = msgspec.json.decode(refusal_response(Refused(HTTPStatus(status), "because")).body)
+    assert error["code"] == code

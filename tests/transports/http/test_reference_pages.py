@@ -1,372 +1,36 @@
-"""The pages of the reference about HTTP, on a live server: both checklists, and what no other test states.
-
-The numbers in front of the checklists' tests are those of the pages (0.8: section 16; 0.9: section 17).
-"""
+"""The pages of the reference about HTTP, on a live server: what no other test covers."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import httpx
-import msgspec
 import pytest
 import xxhash
 
 from tests.app.access.support.world import ROOT
-from tests.support.running import run
-from tests.transports.http.support.calling import Caller
-from tests.transports.http.support.serving import Serving, serving
+from tests.transports.http.support.reference import (
+    ANY_ORIGIN,
+    GROUPS,
+    LOGIN,
+    MESSAGES,
+    OFFSETS,
+    ONE,
+    PATS,
+    TOPIC,
+    Live,
+    on,
+)
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.commands import requests
-from whippet.app.config.listeners import Http, HttpCors, HttpJwt, HttpLimits
+from whippet.app.config.listeners import Http, HttpJwt
 from whippet.app.errors import TABLE
 
-U64_MAX = 2**64 - 1
-TOPIC = "/streams/s/topics/t"
-MESSAGES, OFFSETS, GROUPS = f"{TOPIC}/messages", f"{TOPIC}/consumer-offsets", f"{TOPIC}/consumer-groups"
-PATS = "/personal-access-tokens"
-LOGIN = {"username": ROOT["IGGY_ROOT_USERNAME"], "password": ROOT["IGGY_ROOT_PASSWORD"]}
-FIRST = {"kind": "partition_id", "value": "AAAAAA=="}
-ONE = {"partitioning": FIRST, "messages": [{"payload": "aGVsbG8="}]}
-Test = Callable[["Live"], Awaitable[None]]
-ANY_ORIGIN = Http(cors=HttpCors(allowed_origins=("*",)))
-"""As Iggy has it by default."""
+# ------------------------------------------------------------------------------------------------- order of checks
 
 
-class Live:
-    """Root and a stranger, by a real client on real connections."""
-
-    def __init__(self, world: Serving, client: httpx.AsyncClient) -> None:
-        self.world = world
-        self.client = client
-        self.root = Caller(client, world.token)
-        self.stranger = Caller(client)
-
-    async def log_in(self, **login: str) -> Caller:
-        said = await self.stranger.post("/users/login", LOGIN | login)
-        return Caller(self.client, said["access_token"]["token"])
-
-    async def topic(self, **more: Any) -> dict[str, Any]:
-        await self.root.ask("POST", "/streams", {"name": "s"})
-        body = {"name": "t", "partitions_count": 3, **more}
-        found: dict[str, Any] = await self.root.post("/streams/s/topics", body)
-        return found
-
-
-@contextlib.asynccontextmanager
-async def living(path: Path, config: Http | None = None, **store: Any) -> AsyncIterator[Live]:
-    async with serving(path, config, store=store) as world:
-        base = f"http://127.0.0.1:{world.server.address.port}"
-        async with httpx.AsyncClient(base_url=base, trust_env=False) as client:
-            yield Live(world, client)
-
-
-def on(tmp_path: Path, test: Test, config: Http | None = None, **store: Any) -> None:
-    async def main() -> None:
-        async with living(tmp_path, config, **store) as live:
-            await test(live)
-
-    run(main())
-
-
-# ------------------------------------------------------------------------------------------------- 0.8, section 16
-
-
-def test_08_01_to_02_logging_in_and_what_is_told_without_a_token(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        said = await live.stranger.post("/users/login", LOGIN)
-        assert said["user_id"] == 0
-        assert 10**9 < said["access_token"]["expiry"] < 10**10, "in seconds"
-        wrong = LOGIN | {"password": "wrong"}
-        assert await live.stranger.refused("POST", "/users/login", wrong) == (400, 42, None)
-        for token in (None, "garbage"):
-            for path in ("/streams", "/streams/s", "/users", "/stats"):
-                assert (await Caller(live.client, token).ask("GET", path)).status_code == 401
-
-    on(tmp_path, test)
-
-
-def test_08_03_to_04_creating(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        response = await live.root.ask("POST", "/streams", {"name": "s"})
-        assert response.status_code == 200
-        assert (response.json()["id"], response.json()["topics"]) == (0, [])
-        assert await live.root.refused("POST", "/streams", {"name": "s"}) == (400, 1012, "name")
-        made = await live.topic(message_expiry=0, max_topic_size=0)
-        assert (made["message_expiry"], made["max_topic_size"]) == (U64_MAX, U64_MAX)
-
-    on(tmp_path, test)
-
-
-def test_08_05_to_08_messages_and_offsets(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        await live.topic()
-        assert (await live.root.ask("POST", MESSAGES, ONE)).status_code == 201
-        assert (await live.root.ask("POST", MESSAGES, ONE)).status_code == 201
-        polled = await live.root.get(f"{MESSAGES}?kind=offset&value=0&count=10")
-        assert [each["header"]["offset"] for each in polled["messages"]] == [0, 1]
-        assert [each["user_headers"] for each in polled["messages"]] == [[], []]
-        refused = await live.root.ask("PUT", OFFSETS, {"offset": 2})
-        assert refused.status_code == 400
-        assert '"id":4100' in refused.text
-        assert (await live.root.refused("GET", OFFSETS))[0] == 404
-        assert await live.root.refused("DELETE", f"{OFFSETS}/1") == (404, 3021, None)
-        assert (await live.root.ask("POST", f"{TOPIC}/purge")).status_code == 405
-        await live.root.delete(f"{TOPIC}/purge")
-        polled = await live.root.get(f"{MESSAGES}?kind=offset&value=0&count=10")
-        assert (polled["current_offset"], polled["count"]) == (0, 0)
-
-    on(tmp_path, test)
-
-
-def test_08_09_to_10_groups_and_partitions(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        await live.topic()
-        response = await live.root.ask("POST", GROUPS, {"name": "g"})
-        assert response.status_code == 201
-        assert (response.json()["members"], response.json()["partitions_count"]) == ([], 3)
-        assert (await live.root.refused("DELETE", f"{TOPIC}/partitions?partitions_count=4"))[:2] == (400, 2019)
-
-    on(tmp_path, test)
-
-
-def test_08_11_to_12_tokens(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        first = await live.log_in()
-        body = {"token": first.token}
-        assert (await live.stranger.post("/users/refresh-token", body))["user_id"] == 0
-        assert await live.stranger.refused("POST", "/users/refresh-token", body) == (401, 78, None)
-        await first.delete("/users/logout")
-        assert (await first.ask("GET", "/streams")).status_code == 401
-        response = await live.root.ask("POST", PATS, {"name": "ci-token", "expiry": 0})
-        assert (response.status_code, list(response.json())) == (200, ["token"])
-        assert (await live.stranger.post(f"{PATS}/login", response.json()))["user_id"] == 0
-        await live.root.delete(f"{PATS}/ci-token")
-        # 0.9 wins: 404 with 20 before.
-        assert await live.stranger.refused("POST", f"{PATS}/login", response.json()) == (401, 53, None)
-
-    on(tmp_path, test)
-
-
-def test_08_13_to_14_users(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        made = await live.root.post("/users", {"username": "alice", "password": "secret", "status": "active"})
-        alice = await live.log_in(username="alice", password="secret")
-        assert await alice.refused("GET", "/streams") == (403, 41, None)
-        assert await alice.get(f"/users/{made['id']}") == made
-        assert await live.root.refused("DELETE", "/users/0") == (400, 48, None)
-        assert await live.root.refused("PUT", "/users/0/permissions", {"permissions": None}) == (400, 49, None)
-
-    on(tmp_path, test)
-
-
-def test_08_15_to_16_metrics_and_preflights(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        openmetrics = {"accept": "application/openmetrics-text; version=1.0.0"}
-        text = (await live.client.get("/metrics", headers=openmetrics)).text
-        assert text.endswith("# EOF\n")
-        names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
-        gauges = {"streams", "topics", "partitions", "segments", "messages", "users", "clients"}
-        assert {"http_requests_total", *gauges} <= names
-        asked = {"origin": "http://x", "access-control-request-method": "GET"}
-        response = await live.client.options("/streams", headers=asked)
-        assert (response.status_code, response.content) == (200, b"")
-        assert response.headers["access-control-allow-origin"] == "*"
-        assert response.headers["access-control-allow-methods"] == "GET,POST,PUT,DELETE"
-        assert response.headers["access-control-allow-headers"] == "content-type,authorization"
-        vary = "origin, access-control-request-method, access-control-request-headers"
-        assert response.headers["vary"] == vary
-
-    on(tmp_path, test, ANY_ORIGIN)
-
-
-def test_08_17_what_is_wrong_with_a_body(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        bearer = {"authorization": f"Bearer {live.root.token}"}
-        for content, headers, status, begins in (
-            (b'{"name":"s"}', {}, 415, "Expected request with `Content-Type: application/json`"),
-            (b"{}", {"content-type": "application/json"}, 422, "Failed to deserialize the JSON body into the target"),
-            (b"{", {"content-type": "application/json"}, 400, "Failed to parse the request body as JSON: "),
-            (b" " * 2_000_001, {"content-type": "application/json"}, 413, "Failed to buffer the request body: length"),
-        ):
-            response = await live.client.post("/streams", content=content, headers=bearer | headers)
-            assert response.status_code == status
-            assert response.json()["reason"].startswith(begins)
-        assert (await live.root.ask("POST", "/streams", b" " * 1_999_987 + b'{"name":"s"}')).status_code == 200
-
-    on(tmp_path, test)
-
-
-def test_08_18_to_20_numbers_and_flushing(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        made = await live.topic(message_expiry=U64_MAX, max_topic_size=U64_MAX)
-        assert (made["message_expiry"], made["max_topic_size"], made["size"]) == (U64_MAX, U64_MAX, "0 B")
-        ids = (2**64, 2**128 - 1, str(2**64 + 1), "0123abcd-4567-89ab-cdef-0123456789ab")
-        await live.root.post(MESSAGES, {"partitioning": FIRST, "messages": [{"id": i, "payload": "eA=="} for i in ids]})
-        text = (await live.root.ask("GET", MESSAGES)).text
-        for number in (2**64, 2**128 - 1, 2**64 + 1, 0x0123ABCD456789ABCDEF0123456789AB):
-            assert f'"id":{number},' in text
-        for path in ("0/true", "0/fsync=true?partition_id=0&fsync=true"):
-            response = await live.root.ask("GET", f"{MESSAGES}/flush/{path}")
-            assert (response.status_code, response.content) == (200, b"")
-
-    on(tmp_path, test)
-
-
-# ------------------------------------------------------------------------------------------------- 0.9, section 17
-
-
-def test_09_01_public_paths_do_not_look_at_the_header(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        pat = await live.root.post(PATS, {"name": "ci-token", "expiry": 0})
-        for bearer in ("Bearer ", "Bearer", "", "Bearer x", "Basic x", "Bearer \xff"):
-            # As bytes: a client library sends no empty bearer.
-            link = await live.world.link()
-            header = f"Host: localhost\r\nAuthorization: {bearer}\r\n"
-            ping = await link.ask(f"GET /ping HTTP/1.1\r\n{header}\r\n".encode("latin-1"))
-            assert (ping.status, ping.body) == (200, b"pong")
-            for path, said in (("/users/login", LOGIN), (f"{PATS}/login", pat)):
-                body = msgspec.json.encode(said)
-                more = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-                login = await link.ask(f"POST {path} HTTP/1.1\r\n{header}{more}".encode("latin-1") + body)
-                assert login.status == 200, bearer
-
-    on(tmp_path, test)
-
-
-def test_09_02_to_05_topics_and_their_options(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        wheel = {
-            **{"compression_algorithm": "none", "message_expiry": 0, "max_topic_size": 0},
-            "options": {"consumer_offset_durability": "persisted", "durability": "Replicated"},
-        }
-        made = await live.topic(**wheel)
-        assert made["replication_factor"] == 1
-        assert len(made["options"]) == 9
-        assert all(each["value"] and isinstance(each["value"], str) for each in made["options"].values())
-        assert made["options"]["durability"] == {"value": "replicated", "explicit": True, "kind": "string"}
-        assert made["options"]["consumer_offset_durability"] == {
-            "value": "persisted",
-            "explicit": True,
-            "kind": "string",
-        }
-        limits = {"compression_algorithm": "gzip", "message_expiry": 5, "max_topic_size": 2**33}
-        await live.root.put(TOPIC, {"name": "t", **limits})
-        for keeping in (None, 0):
-            kept: dict[str, Any] = {
-                "compression_algorithm": None,
-                "message_expiry": keeping,
-                "max_topic_size": keeping,
-                "options": {},
-            }
-            await live.root.put(TOPIC, {"name": "t", **kept})
-            found = await live.root.get(TOPIC)
-            assert {name: found[name] for name in limits} == limits
-            assert found["options"]["message_expiry"] == {"value": "5", "explicit": True, "kind": "uint64"}
-        for key in ("fsync", "", "x" * 256, "Durability"):
-            body = {"name": "x", "partitions_count": 1, "options": {key: "true"}}
-            assert await live.root.refused("POST", "/streams/s/topics", body) == (400, 4041, None), key
-
-    on(tmp_path, test)
-
-
-def test_09_06_to_07_sends_and_personal_tokens(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        await live.topic()
-        raw = (await live.root.post(PATS, {"name": "ci-token", "expiry": 0}))["token"]
-        program = Caller(live.client, raw)
-        for offset in range(2):
-            response = await program.ask("POST", MESSAGES, ONE)
-            assert response.status_code == 201
-            assert response.headers["iggy-durability"] == "replicated"
-            confirmation = {"stream_id": 0, "topic_id": 0, "partition_id": 0, "base_offset": offset}
-            assert response.json() == {"confirmations": [confirmation]}
-        unheard = await program.ask("POST", f"{MESSAGES}?ack=none", ONE)
-        assert (unheard.status_code, unheard.content, unheard.headers["iggy-durability"]) == (202, b"", "none")
-        for path in ("/streams", "/stats", "/users/me", "/clients", PATS, "/metrics"):
-            assert (await program.ask("GET", path)).status_code == 200
-        await program.delete("/users/logout")
-        assert (await program.ask("GET", "/streams")).status_code == 200
-
-    on(tmp_path, test)
-
-
-def test_09_08_to_10_what_there_is_to_be_read(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        described = {each["key"]: each for each in await live.root.get("/options/topic")}
-        assert described["compression_algorithm"]["default_value"] == list(b"none")
-        assert len(described["messages_required_to_save"]["default_value"]) == 4
-        assert described["preallocate_segments"]["default_value"] == [0]
-        assert all(list(each)[:4] == ["key", "kind", "default_value", "description"] for each in described.values())
-        assert await live.root.get("/options/stream") == await live.root.get("/options/user") == []
-        assert await live.root.refused("GET", "/options/nope") == (400, 3, None)
-        assert (await live.root.get("/users/me"))["username"] == "root"
-        assert await live.root.get("/streams/none/topics") == []
-        for path in ("/streams/none", "/streams/none/topics/t", "/users/nobody", "/clients/5"):
-            assert await live.root.refused("GET", path) == (404, 404, None)
-
-    on(tmp_path, test)
-
-
-def test_09_11_who_is_handed_which_form_of_user_headers(tmp_path: Path) -> None:
-    entry = {"key": {"kind": "string", "value": "aw=="}, "value": {"kind": "bool", "value": "AQ=="}}
-
-    async def test(live: Live) -> None:
-        await live.topic()
-        two = [{"payload": "eA=="}, {"payload": "eA==", "user_headers": [entry]}]
-        await live.root.post(MESSAGES, {"partitioning": FIRST, "messages": two})
-        old = await live.log_in(version="0.8.0", context="")
-        without, having = (await old.get(MESSAGES))["messages"]
-        assert "user_headers" not in without
-        assert having["user_headers"] == {"k": entry["value"]}
-        for version in ("0.9.0", "0.10.0", "0.11.0"):
-            new = await live.log_in(version=version, context="")
-            assert [each["user_headers"] for each in (await new.get(MESSAGES))["messages"]] == [[], [entry]]
-
-    on(tmp_path, test)
-
-
-def test_09_13_a_connection_rests_longer_than_clients_do() -> None:
-    assert HttpLimits().idle_time >= 30
-
-
-def test_09_14_to_15_a_401_has_a_body_and_metrics_need_no_token(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        assert await Caller(live.client, "wrong").refused("GET", "/streams") == (401, 40, None)
-        assert await live.stranger.refused("GET", "/streams") == (401, 77, None)
-        for token in (None, live.root.token, "wrong"):
-            assert (await Caller(live.client, token).ask("GET", "/metrics")).status_code == 200
-
-    on(tmp_path, test)
-
-
-def test_09_17_to_18_a_refreshed_token_lives_on_and_what_is_surplus_is_ignored(tmp_path: Path) -> None:
-    async def test(live: Live) -> None:
-        first = await live.log_in()
-        await live.stranger.post("/users/refresh-token", {"token": first.token, "more": 1})
-        assert await first.refused("POST", "/users/refresh-token", {"token": first.token}) == (401, 78, None)
-        assert await first.get("/streams") == []
-        made = {"name": "s", "replication_factor": 0, "stream_id": 7, "more": [{}]}
-        assert (await live.root.post("/streams", made))["id"] == 0
-        assert (await live.topic(topic_id=9, stream_id=7, more=None))["id"] == 0
-        assert (await live.root.post(GROUPS, {"name": "g", "group_id": 9}))["id"] == 0
-        inner = {"kind": "balanced", "value": "", "more": 1}
-        await live.root.post(MESSAGES, {"partitioning": inner, "messages": [{"payload": "eA==", "header": {"x": 1}}]})
-        status, _, field = await live.root.refused("POST", MESSAGES, ONE | {"options": {}})
-        assert (status, field) == (422, "options")
-
-    on(tmp_path, test)
-
-
-# ------------------------------------------------------------------------------------------------- in what order
-
-
-def test_a_request_is_looked_at_from_its_path_to_its_operation(tmp_path: Path) -> None:
-    """Token, path, query or body, what a field may be, what there is, who may: the first that is wrong is told."""
+def test_a_request_is_checked_in_order_from_path_to_operation(tmp_path: Path) -> None:
+    """Token, path, query or body, values of fields, existence, permission: the first error is reported."""
 
     async def test(live: Live) -> None:
         await live.root.post("/users", {"username": "alice", "password": "secret", "status": "active"})
@@ -385,10 +49,10 @@ def test_a_request_is_looked_at_from_its_path_to_its_operation(tmp_path: Path) -
     on(tmp_path, test)
 
 
-# ------------------------------------------------------------------------------------------------- headers of answers
+# ------------------------------------------------------------------------------------------------- headers of responses
 
 
-def test_every_success_of_the_api_says_its_view_and_nothing_else_does(tmp_path: Path) -> None:
+def test_every_success_of_the_api_has_the_view_header_and_nothing_else_does(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         await live.topic()
         for method, path, body in (
@@ -418,7 +82,7 @@ def test_every_success_of_the_api_says_its_view_and_nothing_else_does(tmp_path: 
     on(tmp_path, test, ANY_ORIGIN)
 
 
-def test_what_a_method_may_be_is_told_without_a_token(tmp_path: Path) -> None:
+def test_allowed_methods_are_returned_without_a_token(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         for method, path, allowed in (
             ("PATCH", "/streams", "GET, HEAD, POST"),
@@ -438,7 +102,7 @@ def test_what_a_method_may_be_is_told_without_a_token(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- refreshing
 
 
-def test_why_a_token_cannot_be_refreshed_has_the_numbers_of_the_reference(tmp_path: Path) -> None:
+def test_failed_refreshes_have_the_error_numbers_of_the_reference(tmp_path: Path) -> None:
     """2.5, and 3.4 of 0.9 for the empty one."""
 
     async def test(live: Live) -> None:
@@ -468,7 +132,7 @@ def test_why_a_token_cannot_be_refreshed_has_the_numbers_of_the_reference(tmp_pa
 # ------------------------------------------------------------------------------------------------- topics
 
 
-def test_what_stands_at_the_top_wins_over_an_option_unless_it_says_nothing(tmp_path: Path) -> None:
+def test_a_top_level_field_wins_over_an_option_unless_it_is_a_default(tmp_path: Path) -> None:
     """0.9, 5.3 and 6.3."""
 
     async def test(live: Live) -> None:
@@ -511,7 +175,7 @@ def test_what_stands_at_the_top_wins_over_an_option_unless_it_says_nothing(tmp_p
         ({f"key {i}": "x" for i in range(1025)}, 4043),
     ],
 )
-def test_options_have_bounds(tmp_path: Path, option: dict[str, str], code: int) -> None:
+def test_options_have_limits(tmp_path: Path, option: dict[str, str], code: int) -> None:
     async def test(live: Live) -> None:
         await live.topic()
         body = {"name": "x", "partitions_count": 1, "options": option}
@@ -523,8 +187,8 @@ def test_options_have_bounds(tmp_path: Path, option: dict[str, str], code: int) 
     on(tmp_path, test)
 
 
-def test_an_algorithm_that_sdks_cannot_read_is_none_to_them(tmp_path: Path) -> None:
-    """0.9, section 11: another name than those two makes every wheel refuse the whole answer."""
+def test_an_algorithm_that_sdks_do_not_know_is_returned_as_none(tmp_path: Path) -> None:
+    """0.9, section 11: with any other name, every wheel refuses the whole response."""
 
     async def test(live: Live) -> None:
         await live.topic(compression_algorithm="gzip")
@@ -537,7 +201,7 @@ def test_an_algorithm_that_sdks_cannot_read_is_none_to_them(tmp_path: Path) -> N
     on(tmp_path, test)
 
 
-def test_preallocation_has_a_bound_over_all_partitions(tmp_path: Path) -> None:
+def test_preallocation_is_limited_over_all_partitions(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         await live.topic()
         options = {"preallocate_segments": "true", "segment_size": "1 GiB"}
@@ -567,7 +231,7 @@ def test_a_key_and_a_name_of_a_consumer_are_hashed_as_sdks_do(tmp_path: Path) ->
     on(tmp_path, test)
 
 
-def test_auto_commit_never_goes_back_and_storing_may(tmp_path: Path) -> None:
+def test_auto_commit_never_lowers_an_offset_and_storing_may(tmp_path: Path) -> None:
     """0.9, 14.4."""
 
     async def test(live: Live) -> None:
@@ -583,7 +247,7 @@ def test_auto_commit_never_goes_back_and_storing_may(tmp_path: Path) -> None:
     on(tmp_path, test)
 
 
-def test_messages_of_one_request_have_one_time_and_follow_each_other(tmp_path: Path) -> None:
+def test_messages_of_one_request_share_their_time_and_are_contiguous(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         await live.topic()
         many = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "eA=="}] * 50}
@@ -595,10 +259,10 @@ def test_messages_of_one_request_have_one_time_and_follow_each_other(tmp_path: P
     on(tmp_path, test)
 
 
-# ------------------------------------------------------------------------------------------------- the rest
+# ------------------------------------------------------------------------------------------------- others
 
 
-def test_renaming_to_the_own_name_is_no_conflict_and_to_anothers_is(tmp_path: Path) -> None:
+def test_renaming_to_the_same_name_is_allowed_and_to_another_existing_one_is_not(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         await live.topic()
         await live.root.post("/streams", {"name": "other"})
@@ -616,7 +280,7 @@ def test_renaming_to_the_own_name_is_no_conflict_and_to_anothers_is(tmp_path: Pa
     on(tmp_path, test)
 
 
-def test_a_user_has_so_many_tokens(tmp_path: Path) -> None:
+def test_the_number_of_tokens_per_user_is_limited(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         for name in ("one", "two"):
             await live.root.post(PATS, {"name": name, "expiry": 0})
@@ -627,7 +291,7 @@ def test_a_user_has_so_many_tokens(tmp_path: Path) -> None:
     on(tmp_path, test, tokens_max=2)
 
 
-def test_there_are_so_many_users(tmp_path: Path) -> None:
+def test_the_number_of_users_is_limited(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
         body = {"username": "alice", "password": "secret", "status": "active"}
         assert await live.root.refused("POST", "/users", body) == (400, 55, None)
@@ -671,17 +335,17 @@ FIELDS = {
 NOT_FOUND = (1009, 2010, 3007, 4000, 100, 5000, 5003, 5006, 3021, 20)
 UNAUTHORIZED = (40, 77, 78, 53)
 SINCE_0_9 = {85, 87, 90, 92, 93, 94, 95, 4103, 4104, 4105, 4106, 4108}
-"""Numbers that the page does not know yet."""
+"""Numbers that the page does not have yet."""
 LAST = 14_003
-"""Of the reference; what is beyond is ours."""
+"""The last number of the reference; higher ones are those of Whippet."""
 
 
-def test_every_error_has_the_status_and_the_field_of_the_page() -> None:
+def test_every_error_has_the_status_and_the_field_of_the_reference() -> None:
     fields = {number: name for name, numbers in FIELDS.items() for number in numbers}
     for code, row in TABLE.items():
         assert row.field == fields.get(code), code
         if code in SINCE_0_9 or code == 59 or code > LAST:
-            # 59 is 400 on the page; here it is what a numbered send is told whose answer is forgotten.
+            # 59 is 400 on the page; here it refuses a numbered send whose response is forgotten.
             continue
         status = 404 if code in NOT_FOUND else 401 if code in UNAUTHORIZED else 403 if code == 41 else 400
         assert row.status == (503 if code in (57, 58) else status), code

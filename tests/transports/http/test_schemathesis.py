@@ -74,7 +74,7 @@ def test_every_response_is_one_that_the_document_describes(
 
 
 TAIL = "GET /streams/{stream}/topics/{topic}/messages/tail"
-"""An answer without an end; test_tails is about it."""
+"""An endless response; test_tails covers it."""
 
 
 def _document() -> dict[str, dict[str, dict[str, object]]]:
@@ -101,7 +101,7 @@ async def _prove(world: Serving, folder: Path, examples: int) -> tuple[int | Non
         *("run", str(DOCUMENT), "--url", f"http://{where}", "-H", f"Authorization: Bearer {token}"),
         *("--checks", ",".join(CHECKS), "--exclude-operation-id", "tail_messages", "--continue-on-failure"),
         *("--seed", str(SEED), *_amount(examples), "--generation-database", "none", "--no-color"),
-        # A topic of a thousand partitions takes its time on a machine that has other things to do.
+        # Creating a topic of a thousand partitions is slow on a busy machine.
         *("--request-timeout", str(REQUEST_S)),
     ]
     environment = os.environ | {

@@ -1,4 +1,4 @@
-"""The routes about the server itself, field for field; and what browsers of other origins may do with all of them."""
+"""The routes about the server itself, field by field; CORS; and allowed hosts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STATS = {
 }
 
 
-async def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: Path) -> None:
+async def test_stats_have_every_field_of_the_reference_with_its_type(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         found = await world.root.get("/stats")
         assert {name: type(value) for name, value in found.items()} == STATS
@@ -65,7 +65,7 @@ async def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: 
             assert unit in "EiB EB PiB PB TiB TB GiB GB MiB MB KiB KB B".split()  # noqa: SIM905
 
 
-async def test_connections_of_other_transports_are_listed_and_callers_of_this_one_are_not(tmp_path: Path) -> None:
+async def test_clients_of_other_transports_are_listed_and_http_callers_are_not(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         assert await root.get("/clients") == []
@@ -109,7 +109,7 @@ async def test_the_cluster_is_this_node(tmp_path: Path) -> None:
         }
 
 
-async def test_a_cluster_is_told_under_the_names_and_the_address_that_are_configured(tmp_path: Path) -> None:
+async def test_the_cluster_has_the_configured_names_and_address(tmp_path: Path) -> None:
     node = CurrentNode(name="node-7", ip="192.0.2.7")
     cluster = Cluster(enabled=True, name="my-cluster", node=Nodes(current=node))
     async with calling(tmp_path, settings=Config(cluster=cluster)) as world:
@@ -118,7 +118,7 @@ async def test_a_cluster_is_told_under_the_names_and_the_address_that_are_config
         assert [(one["name"], one["ip"]) for one in told["nodes"]] == [("node-7", "192.0.2.7")]
 
 
-async def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) -> None:
+async def test_a_snapshot_is_a_zip_of_the_requested_parts(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root
         response = await root.ask("POST", "/snapshot", {"compression": "Deflated", "snapshot_types": ["Test"]})
@@ -189,7 +189,7 @@ async def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
             assert "access-control-request-method" in response.headers["vary"]
 
 
-async def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Path) -> None:
+async def test_every_response_to_another_origin_has_cors_headers(tmp_path: Path) -> None:
     async with calling(tmp_path, cors(allowed_origins=("*",))) as world:
         for path in ("/streams", "/nothing", "/ping"):
             response = await world.client.get(path, headers={"origin": ORIGIN})
@@ -201,7 +201,7 @@ async def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Pat
 @pytest.mark.parametrize(
     "origin", ["https://ui.example.evil.example", "https://UI.example", "null", "https://ui.example:8443"]
 )
-async def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) -> None:
+async def test_only_listed_origins_are_allowed(tmp_path: Path, origin: str) -> None:
     async with calling(
         tmp_path, cors(allowed_origins=("https://other.example", ORIGIN), allow_credentials=True)
     ) as world:
@@ -213,7 +213,7 @@ async def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) 
             assert "origin" in refused.headers["vary"]
 
 
-async def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) -> None:
+async def test_private_network_access_must_be_enabled(tmp_path: Path) -> None:
     name = "access-control-allow-private-network"
     asked = {"access-control-request-private-network": "true"}
 
@@ -224,14 +224,14 @@ async def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) ->
         assert name not in (await preflight(world)).headers
 
 
-async def test_cors_can_be_off(tmp_path: Path) -> None:
+async def test_cors_can_be_disabled(tmp_path: Path) -> None:
     async with calling(tmp_path, cors(enabled=False, allowed_origins=("*",))) as world:
         assert (await preflight(world)).status_code == 405
         response = await world.client.get("/ping", headers={"origin": ORIGIN})
         assert "access-control-allow-origin" not in response.headers
 
 
-# ------------------------------------------------------------------------------------------------- other names
+# ------------------------------------------------------------------------------------------------- allowed hosts
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_cors_can_be_off(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-async def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: str, is_known: bool) -> None:
+async def test_only_requests_for_allowed_hosts_are_served(tmp_path: Path, host: str, is_known: bool) -> None:
     allowed = ("whippet.example", "*.inside.example", "[::1]", "localhost")
     async with calling(tmp_path, msgspec.structs.replace(Http(), allowed_hosts=allowed)) as world:
         response = await world.client.get("/ping", headers={"host": host, "origin": ORIGIN})
@@ -283,7 +283,7 @@ async def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: s
 async def test_on_a_loopback_address_only_loopback_names_are_served_unless_configured(
     tmp_path: Path, host: str, is_known: bool
 ) -> None:
-    """As a page of evil.example would ask that has its name lead to 127.0.0.1."""
+    """Like a page of evil.example whose name resolves to 127.0.0.1."""
     async with calling(tmp_path / "default") as world:
         response = await world.client.get("/ping", headers={"host": host})
         assert response.status_code == (200 if is_known else 421)
@@ -293,7 +293,7 @@ async def test_on_a_loopback_address_only_loopback_names_are_served_unless_confi
             assert (await world.client.get("/ping", headers={"host": host})).status_code == 200
 
 
-async def test_a_name_that_was_served_opens_the_door_for_no_other(tmp_path: Path) -> None:
+async def test_an_allowed_host_does_not_admit_another_one(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         for host, status in (("localhost", 200), ("evil.example", 421), ("evil.example", 421), ("localhost", 200)):
             assert (await world.client.get("/ping", headers={"host": host})).status_code == status

@@ -1,4 +1,4 @@
-"""HTTPS: the same API behind a certificate, and clients that are not through their handshake yet."""
+"""HTTPS: the same API over TLS, and clients that have not finished their handshake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client(world: Serving, tmp_path: Path) -> httpx.AsyncClient:
     )
 
 
-async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path: Path) -> None:
+async def test_the_api_is_served_over_tls_with_a_certificate_that_verifies(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", tls=tls_context(tmp_path)) as world, client(world, tmp_path) as secure:
         created: Any = await secure.post("/streams", json={"name": "s"})
         assert created.json()["name"] == "s"
@@ -35,7 +35,7 @@ async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path
         assert (await secure.get("/ping")).text == "pong"
 
 
-async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
+async def test_connections_in_their_handshake_count_and_time_out(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"first_byte_time": 0.2, "connections": 2}
     async with serving(tmp_path / "data", tls=tls_context(tmp_path), **limits) as world:
         silent = [await world.link() for _ in range(2)]
@@ -50,6 +50,6 @@ async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(t
         assert b"pong" not in await asyncio.wait_for(speaks_plainly.rest(), 5)
 
 
-def test_a_certificate_is_never_made_up_for_http(tmp_path: Path) -> None:
+def test_no_certificate_is_generated_for_http(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"http\.tls: .*missing\.pem is missing; put it there$"):
         certificates.context(HttpTls(enabled=True, cert_file=str(tmp_path / "missing.pem")), "http.tls")

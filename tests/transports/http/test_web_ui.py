@@ -20,7 +20,7 @@ from tests.transports.http.support.calling import Calling, permissions, with_top
 from whippet.app.config.listeners import Http, HttpCors
 
 UI = "http://localhost:3050"
-"""Where the UI is served, if it is not by the server itself."""
+"""The origin of a UI that another server serves."""
 CHARACTERS_MAX = 15
 SIZE = re.compile(r"\d+(\.\d+)? ([KMGTPE]i?)?B")
 GLOBAL = set(permissions()["global"])
@@ -41,7 +41,7 @@ def _number(text: str) -> int | float:
 
 
 class WebUi:
-    """Says that a body of JSON comes with every request, even where none comes."""
+    """Announces a JSON body with every request, even without one."""
 
     def __init__(self, world: Calling) -> None:
         self._client = world.client
@@ -85,7 +85,7 @@ async def signed_in(tmp_path: Path) -> AsyncIterator[tuple[Calling, WebUi]]:
         yield world, ui
 
 
-async def test_a_browser_lets_the_ui_ask_from_another_origin(tmp_path: Path) -> None:
+async def test_the_ui_may_send_requests_from_another_origin(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, _):
         for method in ("GET", "POST", "PUT", "DELETE"):
             asked = {
@@ -99,14 +99,14 @@ async def test_a_browser_lets_the_ui_ask_from_another_origin(tmp_path: Path) -> 
             assert {"authorization", "content-type"} <= set(response.headers["access-control-allow-headers"].split(","))
 
 
-async def test_a_wrong_password_is_no_error_page(tmp_path: Path) -> None:
+async def test_a_wrong_password_does_not_lead_to_an_error_page(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, _):
         stranger = WebUi(world)
         status, said = await stranger.ask("POST", "/users/login", {"username": "iggy", "password": "wrong"})
         assert (status, said["code"]) == (400, "invalid_credentials")
 
 
-async def test_the_overview_and_the_settings_of_the_server_show_the_stats(tmp_path: Path) -> None:
+async def test_the_overview_and_the_server_settings_show_the_stats(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, ui):
         stats = await ui.get("/stats")
         assert isinstance(stats["cpu_usage"], float), "the page rounds it"
@@ -128,7 +128,7 @@ async def test_the_overview_and_the_settings_of_the_server_show_the_stats(tmp_pa
             assert isinstance(stats[name], str)
 
 
-async def test_streams_are_shown_created_renamed_and_deleted(tmp_path: Path) -> None:
+async def test_streams_are_listed_created_renamed_and_deleted(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (_, ui):
         await ui.change("POST", "/streams", {"name": "second"})
         assert [(each["name"], type(each["created_at"])) for each in await ui.get("/streams")] == [
@@ -138,7 +138,7 @@ async def test_streams_are_shown_created_renamed_and_deleted(tmp_path: Path) -> 
         assert (found["id"], found["messages_count"], found["topics_count"], found["topics"]) == (1, 0, 0, [])
         assert SIZE.fullmatch(found["size"])
         status, refused = await ui.ask("POST", "/streams", {"name": "second"})
-        # The form shows the reason at the member with that name.
+        # The form shows the reason at the field with that name.
         assert (status, refused["field"]) == (400, "name")
         assert refused["reason"] == "Stream with name: second already exists."
         await ui.change("PUT", "/streams/1", {"name": "renamed"})
@@ -146,7 +146,7 @@ async def test_streams_are_shown_created_renamed_and_deleted(tmp_path: Path) -> 
         assert (await ui.ask("GET", "/streams/1"))[0] == 404
 
 
-async def test_topics_are_shown_created_changed_and_deleted(tmp_path: Path) -> None:
+async def test_topics_are_listed_created_changed_and_deleted(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (_, ui):
         await ui.change("POST", "/streams/0/topics", NEW_TOPIC)
         for topic in (await ui.get("/streams/0"))["topics"] + await ui.get("/streams/0/topics"):
@@ -159,7 +159,7 @@ async def test_topics_are_shown_created_changed_and_deleted(tmp_path: Path) -> N
         status, refused = await ui.ask(
             "POST", "/streams/0/topics", NEW_TOPIC | {"name": "x", "partitions_count": 2**32 - 1}
         )
-        # What belongs to no member of the form is shown as a notice of these three.
+        # Errors without a field are shown as a notice with these three.
         assert (status, refused["field"], refused["code"], refused["id"]) == (400, None, "too_many_partitions", 2015)
         changed = {
             "name": "renamed",
@@ -174,7 +174,7 @@ async def test_topics_are_shown_created_changed_and_deleted(tmp_path: Path) -> N
         assert (await ui.ask("GET", "/streams/0/topics/1"))[0] == 404
 
 
-async def test_partitions_are_shown_added_and_deleted(tmp_path: Path) -> None:
+async def test_partitions_are_listed_added_and_deleted(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (_, ui):
         await ui.change("POST", f"{TOPIC}/partitions", {"partitions_count": 2})
         await ui.change("DELETE", f"{TOPIC}/partitions?partitions_count=1")
@@ -189,7 +189,7 @@ async def test_partitions_are_shown_added_and_deleted(tmp_path: Path) -> None:
         assert refused["reason"].startswith("Invalid partitions count")
 
 
-async def test_messages_are_shown_in_pages(tmp_path: Path) -> None:
+async def test_messages_are_listed_in_pages(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, ui):
         header = {"key": {"kind": "string", "value": "Y29kZWM="}, "value": {"kind": "string", "value": "anNvbg=="}}
         await world.root.post(
@@ -215,7 +215,7 @@ async def test_messages_are_shown_in_pages(tmp_path: Path) -> None:
         assert (empty["messages"], empty["current_offset"]) == ([], 0)
 
 
-async def test_users_are_shown_and_created_and_may_sign_in_themselves(tmp_path: Path) -> None:
+async def test_users_are_listed_and_created_and_may_sign_in(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, ui):
         of_topic = dict.fromkeys(("manage_topic", "read_topic", "poll_messages", "send_messages"), True)
         of_stream = dict.fromkeys(("manage_stream", "read_stream", "manage_topics", "read_topics"), False)

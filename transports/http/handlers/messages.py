@@ -160,7 +160,7 @@ async def send_messages(call: Call) -> HttpResponse:
         raise
     except Exception as error:
         # Not a 500, which makes clients send again: the batch may be stored.
-        _log.exception("%s: a send failed unexpectedly", call.session.address)
+        _log.exception("%s: a send failed because of a defect", call.session.address)
         raise CommandError(Code.ERROR) from error
 
 
@@ -220,7 +220,7 @@ async def _send_unacknowledged(call: Call, request: requests.SendMessages, turn:
     except CommandError as refused:
         _log.info("%s: an unacknowledged send was refused: %s", call.session.address, refused)
     except Exception:  # noqa: BLE001 -- no client waits for the response
-        _log.exception("%s: an unacknowledged send failed unexpectedly", call.session.address)
+        _log.exception("%s: an unacknowledged send failed because of a defect", call.session.address)
     finally:
         turn.close()
 

@@ -73,7 +73,7 @@ class Endpoint:
             except ClientDisconnect:
                 return
             except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
-                _log.exception("%s: %s failed unexpectedly", peer(scope), self.operation.name)
+                _log.exception("%s: %s failed because of a defect", peer(scope), self.operation.name)
                 answer = bug_response()
             if isinstance(answer, Response):
                 await answer(scope, receive, send)

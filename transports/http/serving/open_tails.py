@@ -93,7 +93,7 @@ class Tail:
         except StorageError as error:
             self._ending = "gone", str(of_storage(error))
         except Exception:  # noqa: BLE001 -- a bug; the client gets an event, and reconnects
-            _log.exception("%s: a tail failed unexpectedly", call.session.address)
+            _log.exception("%s: a tail failed because of a defect", call.session.address)
             self._ending = "error", "Internal server error"
         finally:
             self._task = None

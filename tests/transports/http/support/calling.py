@@ -1,4 +1,4 @@
-"""The whole API on a store of its own, called without a socket: a gateway, an application, and people who ask."""
+"""The whole API on a store of its own, called without a socket: a gateway, an application, and callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_FLAGS = (
 
 
 class Caller:
-    """Somebody with a token, or with none."""
+    """A client with or without a token."""
 
     def __init__(self, client: httpx.AsyncClient, token: str | None = None) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class Caller:
         assert response.content == b""
 
     async def refused(self, method: str, path: str, json: Any = None, **headers: str) -> tuple[int, int, str | None]:
-        """Status, number and field of a refusal."""
+        """Returns status, number and field of an error."""
         return refusal(await self.ask(method, path, json, **headers))
 
 
@@ -132,7 +132,7 @@ async def calling(
 async def with_topic(
     path: object, config: Http | None = None, partitions: int = 3, **options: Any
 ) -> AsyncIterator[Calling]:
-    """A server that has stream `s` with topic `t`."""
+    """Starts a server with stream `s` and topic `t`."""
     async with calling(path, config, **options) as world:
         await world.root.post("/streams", {"name": "s"})
         await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})

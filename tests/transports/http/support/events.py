@@ -13,7 +13,7 @@ MESSAGES = "/streams/s/topics/t/messages"
 
 class Event(NamedTuple):
     id: str
-    """The last that was said."""
+    """The last id that was sent."""
     name: str
     data: str
 
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class Events:
-    """Made by `tail`; ended by `close`, as if the cable was cut."""
+    """The events of a tail. Created by `tail`; `close` disconnects abruptly."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -35,11 +35,11 @@ class Events:
         self.id = ""
         self.comments = 0
         self.is_over = False
-        """The body has ended as it should."""
+        """Whether the body has ended properly."""
         self._body = b""
 
     async def next(self) -> Event:
-        """EOFError when there are no more."""
+        """Returns the next event; raises EOFError after the last one."""
         while True:
             while b"\n\n" not in self._body:
                 await self._chunk()
@@ -81,7 +81,7 @@ class Events:
 async def tail(
     world: Serving, query: str = "offset=0", *more: str, receive_bytes: int | None = None, path: str = MESSAGES
 ) -> Events:
-    """One that has begun: its first id was read."""
+    """Opens a tail, and reads its first id."""
     link = await world.link(receive_bytes=receive_bytes)
     await link.send(world.request("GET", f"{path}/tail?{query}", None, *more))
     events = Events(link)

@@ -25,7 +25,7 @@ LEASES = f"{GROUP}/leases"
 
 
 class Member:
-    """Somebody with a lease, as curl would have it."""
+    """A client with a lease."""
 
     def __init__(self, client: httpx.AsyncClient, response: httpx.Response) -> None:
         assert response.status_code == 201, response.text
@@ -40,7 +40,7 @@ class Member:
         return self._heard(await self.client.get(self.path))
 
     async def commit(self, polled: dict[str, Any], generation: int | None = None) -> httpx.Response:
-        """As far as was polled."""
+        """Commits what was polled."""
         body = {
             "generation": self.told["generation"] if generation is None else generation,
             "partition_id": polled["partition_id"],
@@ -49,7 +49,7 @@ class Member:
         return await self.client.put(f"{self.path}/offsets", json=body)
 
     async def drain(self) -> list[str]:
-        """Everything there is for it, each message committed before the next poll."""
+        """Polls everything that is available, and commits each message before the next poll."""
         found: list[str] = []
         while (polled := await self.poll(count=3))["count"]:
             found += texts(polled)
@@ -69,7 +69,7 @@ class Member:
 
 
 class World:
-    """The stream s with topic t, of two partitions, and its group g; over HTTP and TCP."""
+    """Stream s with topic t, of two partitions, and its group g, over HTTP and TCP."""
 
     def __init__(self, served: Serving, client: httpx.AsyncClient, tcp: Client) -> None:
         self.served = served
@@ -81,7 +81,7 @@ class World:
         return Member(self.client, await self.client.post(LEASES, params=query))
 
     def fresh_token(self) -> dict[str, str]:
-        """For when the clock was moved."""
+        """Returns headers with a new token, after the clock was moved."""
         return {"authorization": f"Bearer {self.served.api.access_tokens.issue(self.gateway.users.root).text}"}
 
     async def send(self, partition: int, *payloads: str) -> None:

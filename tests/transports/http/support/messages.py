@@ -43,7 +43,7 @@ async def payloads(world: Calling, query: str = "count=1000") -> list[bytes]:
 
 
 async def stored(world: Calling, partition: int = 0) -> list[Any]:
-    """As it lies in the log, checked."""
+    """Returns the stored messages, after checking their batches."""
     root = await world.world.root()
     consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, 9)
     polled = await root.ask(

@@ -82,8 +82,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "log_out": (ANY_USER, 204, "/users/logout", None),
     "end_own_sessions": (ANY_USER, 204, "/users/me/sessions", None),
 }
-"""By operation: the right, how it is answered to who has it, and how it is asked for; in an order in which each of them
-can be done once."""
+"""By operation: the permission, the status with it, and the request; in an order in which each can be executed once."""
 
 METHODS = {operation.name: operation.method for operation in routes.OPERATIONS}
 ENDINGS = ("log_out", "end_own_sessions")
@@ -93,7 +92,7 @@ LEASED = [name for name, (_, _, path, _) in ROUTES.items() if "LEASE" in path]
 
 @contextlib.asynccontextmanager
 async def started(tmp_path: Path) -> AsyncIterator[tuple[Calling, Caller]]:
-    """Streams 0 and 1 with a topic 0 each, of which the first has group g; alice with a token `old`, and bob."""
+    """Creates streams 0 and 1 with topic 0 each, group g in the first one, alice with a token `old`, and bob."""
 
     async with calling(tmp_path) as world:
         root = world.root
@@ -109,7 +108,7 @@ async def started(tmp_path: Path) -> AsyncIterator[tuple[Calling, Caller]]:
 
 
 async def do(who: Caller, name: str) -> httpx.Response:
-    """A tail has no end, so only its head is asked for."""
+    """A tail has no end, so it is requested with HEAD."""
     return await (who.ask("HEAD", ROUTES[name][2]) if name == "tail_messages" else ask(who, name))
 
 

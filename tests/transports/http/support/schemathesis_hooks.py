@@ -35,7 +35,7 @@ BOB = {"username": "bob", "password": "secret", "status": "active", "permissions
 OURS = ("0", "root", "2", "prover", "me")
 CHANGES = ("PUT", "DELETE", "POST")
 VALID = ("log_in", "change_password", "store_consumer_offset", "commit_with_lease")
-"""These need what only we know."""
+"""Operations that need values which only the tests know."""
 TWO_HUNDREDS = range(200, 300)
 REFUSED_FOR_WHAT_IS_THERE = frozenset({401, 403, 404, 409, 410, 429, 503})
 DEPENDS_ON_WHAT_IS_THERE = frozenset(
@@ -54,11 +54,11 @@ DEPENDS_ON_WHAT_IS_THERE = frozenset(
         "consumer_group_partition_not_owned",
     }
 )
-"""Errors with status 400, which no document can tell beforehand."""
+"""Errors with status 400 that no document can predict."""
 
 
 class World:
-    """The server as root sees it."""
+    """The server, with requests of root."""
 
     def __init__(self, address: str, root: str, prover: str) -> None:
         self._link = http.client.HTTPConnection(address, timeout=20)
@@ -66,7 +66,7 @@ class World:
         self.lease: dict[str, Any] = {"lease_id": "none", "client_id": 1, "generation": 0}
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What is there already is refused, which does no harm."""
+        """Creating what exists already is refused, which is harmless."""
         token = self._prover if path.startswith(LEASES) else self._root
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         self._link.request(method, path, None if body is None else json.dumps(body), headers)
@@ -102,7 +102,7 @@ ANSWERED: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
 @schemathesis.hook
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """Without the word that any failure is documented."""
+    """Removes the default response, which would allow any error."""
     for operations in raw_schema["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("default", None)
@@ -119,22 +119,22 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if named.get("name") == "prover's":
         parameters["name"] = "one"
     if operation_name == "end_own_sessions" and query.get("personal_access_tokens") == "true":
-        # Our own token is one of them.
+        # The token of the test is one of them.
         query["personal_access_tokens"] = "false"
     if operation_name == "send_messages":
         _make_valid(case.headers or {}, query, body)
     if operation_name.endswith("messages_deferred"):
-        # What belongs together: as many messages as are waited for, and time left after the wait.
+        # Dependent values: at least as many messages as the poll waits for, and time left after the wait.
         query |= {"min_count": 1, "wait_us": 10, "request_timeout_us": 2_000_000}
     if operation_name == "update_topic" and isinstance(body, dict):
         _name_one_change(body)
     if isinstance(body, dict) and isinstance(options := body.get("options"), dict) and PREALLOCATED in options:
-        # It would fill the disk of whoever runs this.
+        # It would fill the disk.
         options[PREALLOCATED] = "false"
-    # Their bounds are settings.
+    # Their limits are settings.
     query |= {name: value for name, value in (("wait", "10ms"), ("expiry", "30s")) if name in query}
     if isinstance(body, dict) and body.get("partitions_count") in MANY_PARTITIONS:
-        # They would soon be as many as the server may have, and nothing could be made again.
+        # They would soon reach the limit of the server, and nothing could be created any more.
         body["partitions_count"] = PARTITIONS
     if draw == 0:
         return
@@ -152,7 +152,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
 
 
 def _make_valid(headers: Any, query: Any, body: Any) -> None:
-    """A send has one destination, which a body of JSON names itself; and the three headers of producers go together."""
+    """A send has one destination, which a JSON body names itself; and the three producer headers belong together."""
     for name in ("key", "partition_id") if isinstance(body, dict) else ("key",):
         query.pop(name, None)
     for name in [name for name in headers if name.lower().startswith("producer-")]:
@@ -160,7 +160,7 @@ def _make_valid(headers: Any, query: Any, body: Any) -> None:
 
 
 def _name_one_change(body: dict[str, Any]) -> None:
-    """An update changes something, and does not reset what it sets; one without a name leaves the compression alone."""
+    """An update changes something, and does not reset what it sets; without a name it keeps the compression."""
     if body.get("name") is None:
         body.pop("compression_algorithm", None)
         body["name"] = "renamed"
@@ -169,7 +169,7 @@ def _name_one_change(body: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    """A schema takes 1.0 for an integer. Neither Iggy nor Whippet reads it as one."""
+    """A schema accepts 1.0 as an integer. Neither Iggy nor Whippet does."""
     return _whole(body)
 
 
@@ -183,7 +183,7 @@ def _whole(value: Any) -> Any:
 
 @schemathesis.check
 def what_the_document_allows_is_accepted(context: Any, response: Any, case: Any) -> None:
-    """Whatever the server is stricter about than the document is missing from the document."""
+    """Wherever the server is stricter than the document, the document is incomplete."""
     status = response.status_code
     if case.meta is None or not case.meta.generation.mode.is_positive or case.method != case.operation.method.upper():
         return

@@ -1,4 +1,4 @@
-"""The API behind a live listener in the test's own process, on the loop that it has in production, and raw sockets."""
+"""The API behind a live listener in the process of the test, on the production event loop, and raw sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def tls_context(folder: Path) -> ssl.SSLContext:
-    """With a certificate of its own, which is in the folder as cert.pem."""
+    """Returns a context with a new certificate, and writes that to cert.pem in the folder."""
     certificate, key = certificates.self_signed()
     folder.joinpath("cert.pem").write_bytes(certificate)
     folder.joinpath("key.pem").write_bytes(key)
@@ -50,7 +50,7 @@ class Response:
 
 
 class Link(Raw):
-    """A connection that can say anything, and reads responses apart."""
+    """A connection that sends any bytes, and parses responses."""
 
     def __init__(self, link: socket.socket) -> None:
         super().__init__(link)
@@ -78,7 +78,7 @@ class Link(Raw):
         return piece
 
     async def is_over(self) -> bool:
-        """Waits until the server has closed; what it says before is an error."""
+        """Waits until the server has closed; any bytes before that are an error."""
         assert self._read == b""
         with contextlib.suppress(ConnectionResetError):
             assert await self._loop.sock_recv(self.link, 1) == b""
@@ -110,7 +110,7 @@ class Serving:
         return Link(link)
 
     def request(self, method: str, path: str, json: Any = None, *more: str) -> bytes:
-        """With root's token."""
+        """Encodes a request with the token of root."""
         body = b"" if json is None else json if isinstance(json, bytes) else msgspec.json.encode(json)
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {self.token}", *more]
         if json is not None:

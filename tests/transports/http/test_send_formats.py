@@ -1,4 +1,4 @@
-"""Sends as people have their data: lines, octets and batches, compressed or not; and what is refused of them."""
+"""Formats of messages to send: lines, octets and batches, compressed or not; and what is refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_line_of_json_is_a_message_byte_for_byte(tmp_path: Path, count: 
         assert len({each["header"]["id"] for each in await poll(world, f"count={count}")}) == count
 
 
-async def test_any_value_is_a_line_and_the_ends_of_lines_are_not_in_it(tmp_path: Path) -> None:
+async def test_a_line_may_be_any_json_value_and_excludes_its_line_end(tmp_path: Path) -> None:
     body = b'\n\r\n1\r\n"two"\n\n  [3, {}] \r\n   \nnull\r\ntrue\r\n-1.5e3\r'
 
     async with with_topic(tmp_path) as world:
@@ -105,7 +105,7 @@ async def test_any_value_is_a_line_and_the_ends_of_lines_are_not_in_it(tmp_path:
     ],
     ids=lambda line: repr(line[:20]),
 )
-async def test_a_line_that_is_not_json_is_refused_by_its_number_and_nothing_is_stored(
+async def test_a_line_that_is_not_json_is_refused_with_its_number_and_nothing_is_stored(
     tmp_path: Path, line: bytes
 ) -> None:
     async with with_topic(tmp_path) as world:
@@ -113,7 +113,7 @@ async def test_a_line_that_is_not_json_is_refused_by_its_number_and_nothing_is_s
         assert await payloads(world) == []
 
 
-async def test_values_that_go_over_several_lines_are_refused_however_they_add_up(tmp_path: Path) -> None:
+async def test_json_values_that_span_lines_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for body in (b"[1\n,2]\n3 4", b"[1\n2]\n3,4", b'{"a":\n1}', b"1,2"):
             assert await refused(world, NDJSON, body) == (400, 400, "line 1")
@@ -126,7 +126,7 @@ async def test_a_line_of_text_is_a_message(tmp_path: Path) -> None:
         assert await payloads(world) == [b"one", b"two ", b"\xff\xfe not UTF-8", b"   ", b"last, {without an end"]
 
 
-async def test_octets_are_one_message_whatever_is_in_them(tmp_path: Path) -> None:
+async def test_an_octet_stream_is_one_message_whatever_it_contains(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         content = bytes(range(256)) * 4
         assert (await send(world, OCTETS, content)).status_code == 201
@@ -134,7 +134,7 @@ async def test_octets_are_one_message_whatever_is_in_them(tmp_path: Path) -> Non
         assert await refused(world, OCTETS, b"") == (400, 4024, None)
 
 
-async def test_no_line_and_too_long_a_line_are_refused(tmp_path: Path) -> None:
+async def test_bodies_without_lines_and_lines_that_are_too_long_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path, payload_bytes_max=1000, batch_messages_max=100) as world:
         for media in (NDJSON, "text/plain"):
             for body in (b"", b"\n", b"\r\n\r\n"):
@@ -148,7 +148,7 @@ async def test_no_line_and_too_long_a_line_are_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- batches
 
 
-async def test_batches_are_kept_as_they_are_in_their_order(tmp_path: Path) -> None:
+async def test_batches_are_stored_unchanged_and_in_order(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         entry = struct.pack("<BI", 2, 1) + b"k" + struct.pack("<BI", 2, 1) + b"v"
         first = pack([b"a", b"b"])
@@ -167,7 +167,7 @@ async def test_batches_are_kept_as_they_are_in_their_order(tmp_path: Path) -> No
         assert message["header"]["id"] == 7
 
 
-async def test_of_several_batches_all_are_stored_or_none(tmp_path: Path) -> None:
+async def test_either_all_batches_of_a_body_are_stored_or_none(tmp_path: Path) -> None:
     good = bytes(pack([b"good"]))
     flipped = bytes(good[:-1]) + b"X"
     late = bytearray(good)
@@ -192,10 +192,10 @@ async def test_of_several_batches_all_are_stored_or_none(tmp_path: Path) -> None
         assert await payloads(world) == []
 
 
-# ------------------------------------------------------------------------------------------------- where to, with what
+# -------------------------------------------------------------------------------------- destinations and user headers
 
 
-async def test_the_query_says_where_lines_go(tmp_path: Path) -> None:
+async def test_the_query_sets_the_destination_of_lines(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
 
         async def where(query: str, media: str = NDJSON) -> int:
@@ -226,7 +226,7 @@ async def test_the_query_says_where_lines_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-async def test_headers_of_the_request_are_user_headers_of_all_its_messages(tmp_path: Path, count: int) -> None:
+async def test_iggy_headers_of_a_request_become_user_headers_of_all_its_messages(tmp_path: Path, count: int) -> None:
     async with with_topic(tmp_path) as world:
         headers = {"Iggy-Header-Trace-Id": "abc 123", "iggy-header-a": "1"}
         assert (await send(world, "text/plain", b"line\n" * count, **headers)).status_code == 201
@@ -238,7 +238,7 @@ async def test_headers_of_the_request_are_user_headers_of_all_its_messages(tmp_p
         assert [each["user_headers"] for each in found] == [expected] * count
 
 
-async def test_user_headers_that_cannot_be_are_refused(tmp_path: Path) -> None:
+async def test_invalid_user_headers_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         assert await refused(world, NDJSON, b"1", **{"iggy-header-": "x"}) == (400, 4018, None)
         assert await refused(world, NDJSON, b"1", **{"iggy-header-" + "k" * 256: "x"}) == (400, 4018, None)
@@ -250,7 +250,7 @@ async def test_user_headers_that_cannot_be_are_refused(tmp_path: Path) -> None:
         assert answer.json()["field"] == "iggy-header-a"
 
 
-async def test_a_user_header_that_is_there_twice_or_is_no_text_is_refused(tmp_path: Path) -> None:
+async def test_a_user_header_that_is_duplicate_or_not_utf_8_is_refused(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         link = await world.link()
         for lines, number in (
@@ -262,7 +262,7 @@ async def test_a_user_header_that_is_there_twice_or_is_no_text_is_refused(tmp_pa
             assert (response.status, response.json()["id"]) == (400, number)
 
 
-async def test_a_media_type_that_is_not_known_is_answered_415(tmp_path: Path) -> None:
+async def test_an_unknown_media_type_is_answered_415(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for media in ("application/xml", "text/html", "application/ndjson2", "text", ""):
             response = await send(world, media, b"1")
@@ -275,7 +275,7 @@ async def test_a_media_type_that_is_not_known_is_answered_415(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("level", list(Durability))
-async def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(
+async def test_a_send_may_raise_the_durability_of_the_topic_but_never_lower_it(
     tmp_path: Path, level: Durability
 ) -> None:
     settings: dict[str, Any] = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
@@ -291,7 +291,7 @@ async def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(
         assert await refused(world, NDJSON, b"1", "durability=most") == (400, 400, "durability")
 
 
-async def test_a_send_that_nobody_waits_for_takes_lines_too(tmp_path: Path) -> None:
+async def test_an_unacknowledged_send_accepts_lines_as_well(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=1) as world:
         response = await send(world, NDJSON, b"1\n2", "ack=none")
         assert (response.status_code, response.content) == (202, b"")
@@ -309,7 +309,7 @@ def members(*parts: bytes) -> bytes:
 
 
 def frames(*parts: bytes) -> bytes:
-    """With one that is to be skipped in between, and one that says nothing of its size."""
+    """Includes a skippable frame, and one without its size."""
     unsized = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compressobj()
     skipped = struct.pack("<II", 0x184D2A53, 3) + b"abc"
     last = b"".join([*map(unsized.compress, parts[1:]), unsized.flush()])
@@ -318,7 +318,7 @@ def frames(*parts: bytes) -> bytes:
 
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", members), ("X-GZIP", members), ("zstd", frames)])
 @pytest.mark.parametrize("count", [1, 20_000])
-async def test_compressed_bodies_are_what_they_were(tmp_path: Path, coding: str, compress: Any, count: int) -> None:
+async def test_compressed_bodies_are_decompressed(tmp_path: Path, coding: str, compress: Any, count: int) -> None:
     lines = [b'{"number":%d}' % i for i in range(count)]
     parts = [b"".join(line + b"\n" for line in lines[start::2]) for start in (0, 1)]
 
@@ -335,14 +335,14 @@ async def test_compressed_bodies_are_what_they_were(tmp_path: Path, coding: str,
 
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, zstd", "gzip, gzip", "*", "compress"])
-async def test_other_codings_are_answered_415_with_those_that_are_understood(tmp_path: Path, coding: str) -> None:
+async def test_other_codings_are_answered_415_with_the_supported_ones(tmp_path: Path, coding: str) -> None:
     async with with_topic(tmp_path) as world:
         response = await send(world, NDJSON, b"1", content_encoding=coding)
         assert (response.status_code, response.json()["field"]) == (415, "content-encoding")
         assert response.headers["accept-encoding"] == "zstd, gzip"
 
 
-async def test_what_is_not_compressed_as_it_says_is_refused(tmp_path: Path) -> None:
+async def test_a_body_that_does_not_match_its_coding_is_refused(tmp_path: Path) -> None:
     body = b'{"a":1}\n' * 500
     zipped, framed, unsized = gzip.compress(body), zstandard.compress(body), frames(body, body)
     far = zstandard.ZstdCompressionParameters(window_log=27)
@@ -376,7 +376,7 @@ def zstd_bomb() -> bytes:
 
 @pytest.mark.parametrize(("coding", "bomb"), [("gzip", gzip_bomb), ("zstd", zstd_bomb)])
 @pytest.mark.parametrize("media", [NDJSON, "application/json", BATCH])
-async def test_a_bomb_is_answered_413_before_it_has_gone_off(
+async def test_a_decompression_bomb_is_answered_413_before_it_expands(
     tmp_path: Path, coding: str, bomb: Any, media: str
 ) -> None:
     body = bomb()
@@ -392,7 +392,7 @@ async def test_a_bomb_is_answered_413_before_it_has_gone_off(
         assert await link.pings(), "the connection goes on"
 
 
-async def test_a_body_may_be_short_compressed_and_is_limited_expanded(tmp_path: Path) -> None:
+async def test_the_limit_of_a_body_applies_after_decompression(tmp_path: Path) -> None:
     async with with_topic(tmp_path, Http(max_request_size=1000)) as world:
         for size, status in ((1000, 201), (1001, 413)):
             for coding, compress in (("gzip", gzip.compress), ("zstd", zstandard.compress)):
@@ -401,7 +401,7 @@ async def test_a_body_may_be_short_compressed_and_is_limited_expanded(tmp_path: 
 
 
 @pytest.mark.parametrize("coding", ["", "gzip", "zstd"])
-async def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: str) -> None:
+async def test_chunks_of_one_byte_make_the_same_messages(tmp_path: Path, coding: str) -> None:
     body = b"\n".join([b'{"number":%d}' % i for i in range(50)])
     body = {"": body, "gzip": gzip.compress(body), "zstd": zstandard.compress(body)}[coding]
 
@@ -418,7 +418,7 @@ async def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: st
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"messages":1}', b"{" * 100_000])
-async def test_what_is_wrong_with_a_body_is_nothing_to_those_who_may_not_send_it(tmp_path: Path, body: bytes) -> None:
+async def test_errors_in_a_body_are_not_reported_to_callers_who_may_not_send_it(tmp_path: Path, body: bytes) -> None:
     async with with_topic(tmp_path) as world:
         alice = await world.user()
         assert (await alice.refused("POST", MESSAGES, body))[0] == 403
@@ -427,8 +427,8 @@ async def test_what_is_wrong_with_a_body_is_nothing_to_those_who_may_not_send_it
         assert (await alice.refused("POST", nowhere, body))[0] == 404
 
 
-async def test_a_large_body_of_unknown_length_is_not_looked_at_for_somebody_without_the_right(tmp_path: Path) -> None:
-    """Over HTTP/3 a body has no length if the client does not say one, and nothing else tells that there is a body."""
+async def test_a_large_body_of_unknown_length_is_not_read_for_a_caller_without_permission(tmp_path: Path) -> None:
+    """Over HTTP/3 a body has no length unless the client sends one, and nothing else shows that a body follows."""
     async with with_topic(tmp_path) as world:
         alice = await world.user()
 

@@ -1,4 +1,4 @@
-"""One cursor, read in the form that is asked for, and waited for when there is nothing yet."""
+"""Polls over HTTP: formats of responses, and long polls."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ BATCH = "application/vnd.iggy.batch"
 OCTETS = "application/octet-stream"
 
 
-# ------------------------------------------------------------------------------------------------- forms
+# ------------------------------------------------------------------------------------------------- formats
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-async def test_a_poll_has_the_same_messages_in_every_form(tmp_path: Path, count: int) -> None:
+async def test_a_poll_has_the_same_messages_in_every_format(tmp_path: Path, count: int) -> None:
     async with with_topic(tmp_path) as world:
         given = [message(b"line %d" % i, id=i + 1) for i in range(count)]
         await world.root.post(MESSAGES, sent(*given))
@@ -73,7 +73,7 @@ async def test_a_poll_has_the_same_messages_in_every_form(tmp_path: Path, count:
             assert response.headers["iggy-next-offset"] == str(count + 1)
 
 
-async def test_the_next_offset_leads_through_a_partition_in_every_form(tmp_path: Path) -> None:
+async def test_the_next_offset_leads_through_a_partition_in_every_format(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*(message(b"%d" % i) for i in range(10))))
         for accept, count in (("application/json", 3), (NDJSON, 4), (BATCH, 3), ("text/plain", 7), (OCTETS, 1)):
@@ -88,7 +88,7 @@ async def test_the_next_offset_leads_through_a_partition_in_every_form(tmp_path:
             assert max(steps) == count
 
 
-async def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
+async def test_an_empty_response_has_the_offset_that_was_polled(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for accept, body in (
             (NDJSON, b""),
@@ -116,13 +116,13 @@ async def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
         (f"*/*, application/json;q=0, {NDJSON};q=0.1, text/plain;q=0, {BATCH};q=0.2", OCTETS),
     ],
 )
-async def test_the_form_is_the_one_that_is_asked_for_most(tmp_path: Path, accept: str, expected: str) -> None:
+async def test_the_format_is_the_one_with_the_highest_weight(tmp_path: Path, accept: str, expected: str) -> None:
     async with with_topic(tmp_path) as world:
         response = await world.root.ask("GET", f"{MESSAGES}?count=1", accept=accept)
         assert response.headers["content-type"] == expected
 
 
-async def test_a_form_that_there_is_not_is_refused_and_octets_of_several_messages_too(tmp_path: Path) -> None:
+async def test_unknown_formats_and_octets_of_several_messages_are_refused(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(message(b"a"), message(b"b")))
         query = f"{MESSAGES}?kind=next&auto_commit=true"
@@ -134,7 +134,7 @@ async def test_a_form_that_there_is_not_is_refused_and_octets_of_several_message
 
 
 @pytest.mark.parametrize("accept", ["application/json", NDJSON, BATCH, "text/plain"])
-async def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, accept: str) -> None:
+async def test_every_format_is_compressed_on_request(tmp_path: Path, accept: str) -> None:
     async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*[message(b"x" * 100)] * 100))
         query = f"{MESSAGES}?count=100"
@@ -148,7 +148,7 @@ async def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, acce
         assert short.headers["vary"] == "accept"
 
 
-async def test_answers_of_batches_are_bounded_and_whole(tmp_path: Path) -> None:
+async def test_responses_of_batches_are_limited_and_complete(tmp_path: Path) -> None:
     async with with_topic(tmp_path, Http(limits=HttpLimits(answer_bytes=65_536))) as world:
         for _ in range(5):
             await world.root.post(MESSAGES, sent(*[message(b"x" * 900)] * 100))
@@ -192,7 +192,7 @@ async def until_waiting(world: Serving, count: int) -> None:
 
 
 async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, asyncio.Task[Any]]:
-    """One that waits."""
+    """Starts a poll and returns it when it waits."""
     link = await world.link()
     before = len(world.api.waiting)
     asked = asyncio.create_task(link.ask(world.request("GET", f"{MESSAGES}?{query}", None, *more)))
@@ -204,7 +204,7 @@ async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, as
     "query",
     ["value=0", "kind=first", "kind=last", "kind=next&consumer_id=me&auto_commit=true", "kind=timestamp&value=1"],
 )
-async def test_a_poll_that_waits_is_answered_by_the_append(tmp_path: Path, query: str) -> None:
+async def test_a_waiting_poll_is_answered_by_the_append(tmp_path: Path, query: str) -> None:
     async with live(tmp_path) as world:
         _, asked = await waiting_poll(world, f"{query}&wait=30s")
         await send_one(world, b"elsewhere", 1)
@@ -217,7 +217,7 @@ async def test_a_poll_that_waits_is_answered_by_the_append(tmp_path: Path, query
         assert again.json()["count"] == 1, "what is there is not waited for"
 
 
-async def test_a_poll_that_waits_is_woken_by_a_client_on_tcp(tmp_path: Path) -> None:
+async def test_a_waiting_poll_is_woken_by_a_client_on_tcp(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         listener = TcpListener(world.world.gateway)
         await listener.listen(Address("127.0.0.1", 0), "tcp.address", None)
@@ -230,7 +230,7 @@ async def test_a_poll_that_waits_is_woken_by_a_client_on_tcp(tmp_path: Path) -> 
         await listener.stop(10)
 
 
-async def test_a_poll_waits_for_an_offset_that_is_far_away(tmp_path: Path) -> None:
+async def test_a_poll_waits_for_a_distant_offset(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         _, asked = await waiting_poll(world, "value=3&wait=30s")
         for i in range(5):
@@ -239,7 +239,7 @@ async def test_a_poll_waits_for_an_offset_that_is_far_away(tmp_path: Path) -> No
         assert found["messages"][0]["header"]["offset"] == 3
 
 
-async def test_a_poll_whose_time_is_over_is_answered_without_messages(tmp_path: Path) -> None:
+async def test_a_poll_that_times_out_returns_no_messages(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         link = await world.link()
         began = time.monotonic()
@@ -254,7 +254,7 @@ async def test_a_poll_whose_time_is_over_is_answered_without_messages(tmp_path: 
         assert (await link.response(has_body=False)).status == 200
 
 
-async def test_how_long_and_how_many_may_wait_is_bounded(tmp_path: Path) -> None:
+async def test_the_time_and_number_of_waiting_polls_are_limited(tmp_path: Path) -> None:
     async with live(tmp_path, waiting=3, wait_time=20.0) as world:
         link = await world.link()
         for wait in ("21s", "1", "-1s", "soon", "0", "0s", "1h"):
@@ -268,7 +268,7 @@ async def test_how_long_and_how_many_may_wait_is_bounded(tmp_path: Path) -> None
         assert [(await each).json()["count"] for each in polls] == [1, 1, 1]
 
 
-async def test_a_client_that_goes_away_waits_no_more_and_has_read_nothing(tmp_path: Path) -> None:
+async def test_a_disconnected_client_stops_waiting_and_commits_nothing(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         link, asked = await waiting_poll(world, "kind=next&consumer_id=me&auto_commit=true&wait=30s")
         asked.cancel()
@@ -280,7 +280,7 @@ async def test_a_client_that_goes_away_waits_no_more_and_has_read_nothing(tmp_pa
         assert offset.status == 404
 
 
-async def test_one_user_cannot_take_all_places_of_polls_that_wait(tmp_path: Path) -> None:
+async def test_one_user_cannot_occupy_all_waiting_polls(tmp_path: Path) -> None:
     async with live(tmp_path, waiting=4, waiting_per_user=2) as world:
         link = await world.link()
         polls = [(await waiting_poll(world, "wait=20s"))[1] for _ in range(2)]
@@ -299,7 +299,7 @@ async def test_one_user_cannot_take_all_places_of_polls_that_wait(tmp_path: Path
         assert world.api.waiting.users_count == 0
 
 
-async def test_what_ends_a_topic_or_a_user_ends_his_waiting(tmp_path: Path) -> None:
+async def test_deleting_a_topic_or_a_user_ends_waiting_polls(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         link = await world.link()
         _, deleted = await waiting_poll(world, "wait=30s")
@@ -311,7 +311,7 @@ async def test_what_ends_a_topic_or_a_user_ends_his_waiting(tmp_path: Path) -> N
         assert (await purged).json()["count"] == 0
 
 
-async def test_who_may_not_poll_is_refused_before_and_after_the_waiting(tmp_path: Path) -> None:
+async def test_permission_to_poll_is_checked_before_and_after_waiting(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         await world.world.user("alice")
         users = world.world.gateway.users
@@ -332,7 +332,7 @@ async def test_who_may_not_poll_is_refused_before_and_after_the_waiting(tmp_path
         assert (await asked).status == 401
 
 
-async def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
+async def test_a_stopping_server_answers_waiting_polls(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         _, asked = await waiting_poll(world, "wait=30s")
         began = time.monotonic()
@@ -343,7 +343,7 @@ async def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
         assert (response.status, response.json()["count"]) == (200, 0)
 
 
-async def test_many_wait_for_one_append(tmp_path: Path) -> None:
+async def test_one_append_wakes_many_polls(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         polls = [(await waiting_poll(world, "wait=30s", f"Accept: {BATCH}"))[1] for _ in range(100)]
         await send_one(world)
@@ -351,8 +351,8 @@ async def test_many_wait_for_one_append(tmp_path: Path) -> None:
         assert len(bodies) == 1
 
 
-async def test_pack_and_poll_agree(tmp_path: Path) -> None:
-    """What a reader of batches has can be sent as it is."""
+async def test_the_encoder_and_the_decoder_of_batches_agree(tmp_path: Path) -> None:
+    """A polled batch can be sent unchanged."""
 
     async with with_topic(tmp_path) as world:
         await world.root.ask("POST", f"{MESSAGES}?partition=0", bytes(pack([b"a", b"b"])), content_type=BATCH)

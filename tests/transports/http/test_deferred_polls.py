@@ -1,4 +1,4 @@
-"""What clients since 0.12 ask for over HTTP: deferred polls, contexts of partitions, updates that name what changes."""
+"""HTTP requests of clients since 0.12: deferred polls, contexts of partitions, partial updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL = f"{TOPIC}/messages/deferred"
 
 
 async def with_topic(world: Calling) -> dict[str, Any]:
-    """Stream s and its topic t, as clients since 0.12 make them; the context of its partition."""
+    """Creates stream s and topic t like clients since 0.12, and returns the context of its partition."""
     await world.root.post("/streams", {"name": "s"})
     options = {"message_expiry": 7_200_000_000, "preallocate_segments": False, "durability": "replicated"}
     made = await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1, "options": options})
@@ -37,7 +37,7 @@ def said(context: dict[str, Any]) -> str:
     return json.dumps(context, separators=(",", ":"))
 
 
-async def test_a_poll_is_answered_with_the_context_of_its_partition(tmp_path: Path) -> None:
+async def test_a_deferred_poll_returns_the_context_of_its_partition(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         context = await with_topic(world)
         assert (await send(world, context)).status_code == 201
@@ -49,15 +49,15 @@ async def test_a_poll_is_answered_with_the_context_of_its_partition(tmp_path: Pa
         assert (again["count"], again["messages"]) == (0, [])
 
 
-async def test_a_context_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    """JSON has no numbers that begin with further zeros."""
+async def test_a_context_that_is_not_json_is_refused(tmp_path: Path) -> None:
+    """JSON has no numbers with leading zeros."""
     async with calling(tmp_path) as world:
         await with_topic(world)
         for context in ('{"incarnation":01,"owner_generation":0,"metadata_op":1}', "{}", "nonsense"):
             assert await world.root.refused("GET", f"{POLL}?context={context}") == (400, 400, "context")
 
 
-async def test_a_poll_that_commits_is_a_post(tmp_path: Path) -> None:
+async def test_a_deferred_poll_by_post_commits_the_offset(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         context = await with_topic(world)
         await send(world)
@@ -73,7 +73,7 @@ async def test_a_poll_that_commits_is_a_post(tmp_path: Path) -> None:
         assert gone.status_code == 204
 
 
-async def test_a_poll_waits_for_as_many_messages_as_it_wants(tmp_path: Path) -> None:
+async def test_a_deferred_poll_waits_for_its_minimum_of_messages(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await with_topic(world)
         waits = "wait_us=30000000&request_timeout_us=40000000&min_count=2"
@@ -86,7 +86,7 @@ async def test_a_poll_waits_for_as_many_messages_as_it_wants(tmp_path: Path) -> 
         assert short["count"] == 0
 
 
-async def test_a_partition_that_was_made_again_is_another_one(tmp_path: Path) -> None:
+async def test_a_partition_that_was_created_again_has_another_context(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         context = await with_topic(world)
         await world.root.ask("DELETE", f"{TOPIC}/partitions?partitions_count=1")
@@ -100,7 +100,7 @@ async def test_a_partition_that_was_made_again_is_another_one(tmp_path: Path) ->
         assert (await send(world, anew)).status_code == 201
 
 
-async def test_an_update_names_what_changes_and_what_is_reset(tmp_path: Path) -> None:
+async def test_an_update_contains_only_changes_and_resets(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         await with_topic(world)
         root = world.root
@@ -127,7 +127,7 @@ async def test_an_update_names_what_changes_and_what_is_reset(tmp_path: Path) ->
         "wait=1s",
     ],
 )
-async def test_a_query_that_cannot_be_meant_is_refused(tmp_path: Path, query: str) -> None:
+async def test_an_invalid_deferred_poll_is_refused(tmp_path: Path, query: str) -> None:
     async with calling(tmp_path) as world:
         await with_topic(world)
         response = await world.root.ask("GET", f"{POLL}?{query}")
