@@ -1,4 +1,4 @@
-"""The benchmarks run, and say what they promise to say. How fast the server is, is no test."""
+"""The benchmarks run and print the promised figures. How fast the server is, is not tested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
         ("quic", ["consume"], ["consume 1,000 x 1 KB"]),
     ],
 )
-def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(
+def test_only_selected_measures_run_and_are_shown_as_a_table(
     tmp_path: Path, subject: str, only: list[str], names: list[str]
 ) -> None:
     ran = bench(subject, tmp_path, "--only", *only, "--rounds", "1")
@@ -51,7 +51,7 @@ def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(
 
 
 @pytest.mark.parametrize("subject", [*FIGURES, "spark"])
-def test_a_usage_error_exits_with_2(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_exits_with_code_2(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--only", "nonsense"], ["--rounds", "0"], ["--rounds", "many"]):
         with pytest.raises(SystemExit) as ended:
             main(["bench", subject, *arguments])
@@ -59,7 +59,7 @@ def test_a_usage_error_exits_with_2(subject: str, capsys: pytest.CaptureFixture[
         assert f"usage: whippet bench {subject}" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "storage", "--quick", "--path", str(tmp_path / "missing")]) == 1
     said = capsys.readouterr()
     assert said.out == ""

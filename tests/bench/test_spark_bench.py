@@ -1,4 +1,4 @@
-"""The benchmark of the data source runs, and says what it promises to say. How fast the source is, is no test."""
+"""The benchmark of the data source runs and prints the promised figures. How fast the source is, is not tested."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""deploy/spark/cluster: jobs that travel as a zip to workers of their own, and to a Connect server.
+"""deploy/spark/cluster: jobs that travel as a zip to separate workers, and to a Connect server.
 
-The workers' Python has no Whippet but what the zip brings: the interpreter is started without what is installed as
-editable.
+The workers' Python knows only the part of Whippet that is in the zip: it is started without editable installs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 300
 
-# A master, a worker, a Connect server and a driver for each job: five times Java.
+# A master, a worker, a Connect server and a driver per job: Java is started five times.
 pytestmark = pytest.mark.long
 
 
@@ -70,7 +69,7 @@ class Cluster(NamedTuple):
 
 
 def told(output: str) -> str:
-    """Without what Java tells."""
+    """Drops Java's own output."""
     lines = [line for line in output.splitlines() if not line.startswith("\tat ") and " INFO " not in line]
     return "\n".join(lines[:100])
 
@@ -80,7 +79,7 @@ def clean() -> dict[str, str]:
 
 
 def python_without_whippet(folder: Path) -> Path:
-    """What lies in site-packages is found, but not Whippet: .pth files, by which it is found, are not read."""
+    """Finds what is in site-packages, but not Whippet, which is found through .pth files: these are not read."""
     packages = folder / "packages"
     packages.mkdir()
     for installed in Path(next(path for path in sys.path if path.endswith("site-packages"))).iterdir():
@@ -134,14 +133,14 @@ def topic(lake: Lake, partitions: int = 2) -> str:
     return lake.topic(partitions, options=options | {"message_deduplication_expiry": "1 hour"})
 
 
-def test_a_job_travels_to_the_workers_as_a_zip(cluster: Cluster) -> None:
+def test_a_job_reaches_the_workers_as_a_zip(cluster: Cluster) -> None:
     source, target = topic(cluster.lake), topic(cluster.lake, 3)
     said = cluster.submit(PROGRAMS / "copying.py", cluster.lake.url, source, target, str(cluster.folder / "checkpoint"))
     assert "found 5000 5000 2\n" in said
     assert cluster.lake.all_values(target) == sorted(map(str, range(5_000)))
 
 
-def test_a_task_that_runs_twice_at_once_writes_each_row_once(cluster: Cluster) -> None:
+def test_a_task_that_runs_twice_at_the_same_time_writes_each_row_once(cluster: Cluster) -> None:
     target = topic(cluster.lake)
     cluster.submit(PROGRAMS / "straggling.py", cluster.lake.url, target)
     assert [value.strip() for value in cluster.lake.all_values(target)] == sorted(map(str, range(4_000)))
@@ -151,7 +150,7 @@ def test_a_task_that_runs_twice_at_once_writes_each_row_once(cluster: Cluster) -
     assert int(left_out.split()[1]) > 0
 
 
-def test_a_client_without_java_does_the_same_through_a_connect_server(cluster: Cluster) -> None:
+def test_a_client_without_java_can_use_a_connect_server(cluster: Cluster) -> None:
     lake = cluster.lake
     source, target = topic(lake), topic(lake)
     stream = target.partition("/")[0]
@@ -162,7 +161,7 @@ def test_a_client_without_java_does_the_same_through_a_connect_server(cluster: C
 
 
 @pytest.mark.parametrize("way", ["submit", "connect"])
-def test_the_pipelines_of_the_box_run_on_the_cluster(cluster: Cluster, way: str) -> None:
+def test_the_example_pipelines_run_on_the_cluster(cluster: Cluster, way: str) -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
     pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: install whippet-gateway[iceberg]")
     lake, folder = cluster.lake, cluster.folder / way
@@ -209,7 +208,7 @@ create_topic = 1
 """
 
 
-def test_over_connect_a_pipeline_stops_at_a_bad_record_or_goes_on_with_dead_letters(
+def test_over_connect_a_bad_record_stops_a_pipeline_or_becomes_a_dead_letter(
     cluster: Cluster,
 ) -> None:
     lake, file = cluster.lake, cluster.folder / "numbers.toml"

@@ -1,4 +1,4 @@
-"""Pipelines as their users write them, run on what is there, in the Spark and on the gateway that all tests share."""
+"""Pipelines as users write them, run with --once, on the Spark session and the gateway that all tests share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def postgres_server() -> Iterator[Database]:
 
 @pytest.fixture
 def database(postgres_server: Database) -> Database:
-    """With no table in it."""
+    """Drops all tables first."""
     postgres_server.run("drop schema public cascade; create schema public")
     return postgres_server
 
@@ -45,7 +45,7 @@ def bulk() -> Iterator[BulkServer]:
 
 @pytest.fixture
 def source(lake: Lake) -> Callable[..., str]:
-    """[source] of a topic."""
+    """Returns a [source] for a topic."""
 
     def table(topic: str, fields: str = "id bigint, name string", **more: Any) -> str:
         from whippet.pipelines.keys import toml_text  # noqa: PLC0415

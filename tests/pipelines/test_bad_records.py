@@ -1,4 +1,4 @@
-"""Records that cannot be used stop a pipeline, or become dead letters, or are skipped and counted. None is lost."""
+"""Bad records stop a pipeline, become dead letters, or are skipped and counted. None is lost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Source = Callable[..., str]
 
 
 def into(lake: Lake, dead_letters: bool = True) -> tuple[str, str, str]:
-    """A sink and a place for dead letters, and the topics of both."""
+    """Returns a sink and a dead-letter table, and the topics of both."""
     stream, _ = lake.topic().split("/")
     sink = f'[sink]\ntype = "topic"\nstream = "{stream}"\ntopic = "good"\ncreate_topic = 2\n'
     letters = f'[dead_letter]\nstream = "{stream}"\ntopic = "bad"\n'
     return sink + (letters if dead_letters else ""), f"{stream}/good", f"{stream}/bad"
 
 
-def test_what_does_not_parse_becomes_a_dead_letter_once_with_the_reason_and_its_place(
+def test_an_unparsable_record_becomes_one_dead_letter_with_its_reason_and_origin(
     job: Job, lake: Lake, source: Source
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -52,7 +52,9 @@ def test_what_does_not_parse_becomes_a_dead_letter_once_with_the_reason_and_its_
     assert (ran.done.rows, ran.done.bad_records) == (6, 3)
 
 
-def test_rows_on_which_a_transform_fails_become_dead_letters_as_they_came(job: Job, lake: Lake, source: Source) -> None:
+def test_rows_that_fail_a_transform_become_dead_letters_with_the_original_payload(
+    job: Job, lake: Lake, source: Source
+) -> None:
     topic = lake.topic()
     odd = '{"id": 2,   "name": "x", "unasked": true}'
     lake.send(topic, [GOOD[0], odd, "broken", GOOD[2], '{"id":4,"name":"y"}'])
@@ -68,7 +70,7 @@ def test_rows_on_which_a_transform_fails_become_dead_letters_as_they_came(job: J
     assert (found[odd]["step"], found[odd]["offset"]) == ("transforms", "1")
 
 
-def test_a_bad_record_stops_a_pipeline_without_dead_letters_before_its_batch_is_written(
+def test_without_dead_letters_a_bad_record_stops_the_pipeline_before_its_batch_is_written(
     job: Job, lake: Lake, source: Source
 ) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415 -- it needs pyspark
@@ -87,7 +89,7 @@ def test_a_bad_record_stops_a_pipeline_without_dead_letters_before_its_batch_is_
     assert ran.done.last_error == "source: it is not a JSON object with these fields"
 
 
-def test_a_transform_that_fails_on_everything_stops_the_pipeline(
+def test_a_transform_that_fails_on_every_row_stops_the_pipeline(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines import bad_row_search  # noqa: PLC0415 -- it needs pyspark
@@ -101,7 +103,7 @@ def test_a_transform_that_fails_on_everything_stops_the_pipeline(
         job(source(topic) + AS_NUMBER + sink)
 
 
-def test_what_is_no_message_becomes_a_dead_letter_where_payloads_go_to_a_topic_as_they_are(
+def test_an_empty_payload_becomes_a_dead_letter_when_raw_payloads_go_to_a_topic(
     job: Job, lake: Lake, source: Source
 ) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415
@@ -125,7 +127,7 @@ def test_what_is_no_message_becomes_a_dead_letter_where_payloads_go_to_a_topic_a
     assert sorted(found) == [('{"id":2,"name":"","payload":""}', "1", reason), ('{"id":3}', "2", reason)]
 
 
-def test_windows_leave_bad_records_aside_too(job: Job, lake: Lake, source: Source) -> None:
+def test_pipelines_with_windows_set_bad_records_aside(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     times = ["09:00:10", "09:00:50", "09:01:00", "09:05:00"]
     lake.send(topic, ["broken", *(f'{{"id":1,"at":"2026-01-01T{time}Z"}}' for time in times)])

@@ -1,4 +1,4 @@
-"""Elasticsearch and Quickwit, as far as a strict little server with their `_bulk` shows it."""
+"""The sinks for Elasticsearch and Quickwit, against a small, strict server with their `_bulk`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ids(kind: str, bulk: BulkServer) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["elasticsearch", "quickwit"])
-def test_what_is_put_off_comes_again_and_what_is_refused_becomes_a_dead_letter(
+def test_temporarily_rejected_documents_are_sent_again_and_refused_ones_become_dead_letters(
     kind: str, job: Job, lake: Lake, source: Source, bulk: BulkServer
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -72,9 +72,7 @@ def test_what_is_put_off_comes_again_and_what_is_refused_becomes_a_dead_letter(
     )
 
 
-def test_a_document_that_is_written_again_replaces_itself(
-    job: Job, lake: Lake, source: Source, bulk: BulkServer
-) -> None:
+def test_a_replayed_document_replaces_itself(job: Job, lake: Lake, source: Source, bulk: BulkServer) -> None:
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"tags":["a","a"]}', '{"id":1,"tags":["a","a"]}'])
     explode = '[transforms.sql]\nquery = "SELECT id, explode(tags) AS tag FROM input"\n'
@@ -94,14 +92,16 @@ def test_a_document_that_is_written_again_replaces_itself(
     assert len(bulk.documents) == 7, "of equal ids the last one counts"
 
 
-def test_a_sink_that_is_down_or_closed_is_one_sentence(job: Job, lake: Lake, source: Source, bulk: BulkServer) -> None:
+def test_an_unreachable_or_closed_sink_is_reported_in_one_sentence(
+    job: Job, lake: Lake, source: Source, bulk: BulkServer
+) -> None:
     from whippet.pipelines.errors import SinkError  # noqa: PLC0415 -- it needs pyspark
 
     topic = lake.topic()
     lake.send(topic, ['{"id":1}'])
     login = 'username = "me"\npassword = "a-secret"\nmax_retries = 1\n'
     closed = b'{"error":{"type":"security_exception","reason":"who are you?"}}'
-    # Spark tries a task four times here.
+    # Spark runs a task up to four times here.
     bulk.failures.extend([Failure(401, body=closed)] * 4)
     with pytest.raises(SinkError, match=r"POST http://.*/_bulk failed: 401 security_exception: who are you\?"):
         job(source(topic) + sink("elasticsearch", bulk, login))
@@ -113,7 +113,7 @@ def test_a_sink_that_is_down_or_closed_is_one_sentence(job: Job, lake: Lake, sou
     assert len(bulk.documents) == 1
 
 
-def test_pauses_are_as_long_as_the_server_says_else_they_double(bulk: BulkServer) -> None:
+def test_pauses_follow_retry_after_and_otherwise_double(bulk: BulkServer) -> None:
     from whippet.pipelines.errors import SinkError  # noqa: PLC0415
     from whippet.pipelines.sinks.bulk import Client, Target  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("body", STRANGE, ids=range(len(STRANGE)))
-def test_what_nobody_has_confirmed_is_not_taken_for_stored(bulk: BulkServer, body: bytes) -> None:
+def test_documents_without_a_result_do_not_count_as_stored(bulk: BulkServer, body: bytes) -> None:
     from whippet.pipelines.errors import SinkError  # noqa: PLC0415
     from whippet.pipelines.sinks.bulk import Client, Target, send  # noqa: PLC0415
     from whippet.pipelines.sinks.bulk import Document as Lines  # noqa: PLC0415
@@ -157,7 +157,7 @@ def test_what_nobody_has_confirmed_is_not_taken_for_stored(bulk: BulkServer, bod
 
 
 @pytest.mark.parametrize("status", mostly_long([401, 403, 404], usual={403}))
-def test_a_closed_index_stops_the_pipeline_and_makes_no_dead_letters(
+def test_a_closed_index_stops_the_pipeline_without_dead_letters(
     status: int, job: Job, lake: Lake, source: Source, bulk: BulkServer
 ) -> None:
     from whippet.pipelines.errors import SinkError  # noqa: PLC0415

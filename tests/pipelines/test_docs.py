@@ -1,4 +1,4 @@
-"""docs/pipelines.md is what the code says."""
+"""docs/pipelines.md matches the code."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from whippet.pipelines.transforms import TRANSFORMS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_on_disk_is_made_of_the_keys() -> None:
+def test_the_reference_page_matches_the_keys() -> None:
     on_disk = (ROOT / "docs" / "pipelines.md").read_text()
     assert on_disk == docs.page(), "run `make docs`"
 
 
-def test_the_example_on_the_page_is_a_pipeline() -> None:
+def test_the_example_on_the_reference_page_is_valid() -> None:
     example = re.search(r"^```toml\n(.*?)^```", docs.page(), re.M | re.S)
     assert example
     assert pipeline_file.read(example[1], environ={"PGPASSWORD": "x"}).key == "errors"
 
 
-def test_every_key_has_a_meaning_and_every_part_says_what_it_is() -> None:
+def test_every_key_and_every_table_has_a_description() -> None:
     for types in (SOURCES, TRANSFORMS, SINKS):
         for name, table in types.items():
             assert name == table.TYPE

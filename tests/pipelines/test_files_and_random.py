@@ -1,4 +1,4 @@
-"""Files and made-up records as sources."""
+"""The sources `files` and `random`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(folder: Path, kind: str, more: str = FIELDS) -> str:
     return f'[source]\ntype = "files"\npath = "{folder}"\nformat = "{kind}"\n{more}\n'
 
 
-def test_lines_of_json_become_messages_once_also_those_of_files_that_come_later(
+def test_lines_of_json_become_messages_once_including_those_of_later_files(
     job: Job, lake: Lake, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -49,7 +49,7 @@ def test_lines_of_json_become_messages_once_also_those_of_files_that_come_later(
     assert "topic" not in bad["broken"]
 
 
-def test_a_bad_line_is_shown_by_its_beginning(job: Job, lake: Lake, tmp_path: Path) -> None:
+def test_an_error_shows_how_a_bad_line_begins(job: Job, lake: Lake, tmp_path: Path) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415 -- it needs pyspark
 
     folder = tmp_path / "in"
@@ -77,7 +77,7 @@ def test_csv_and_parquet(job: Job, lake: Lake, tmp_path: Path, spark: SparkSessi
     assert lake.values(f"{stream}/good")[0][-1] == '{"id":7,"name":"p"}'
 
 
-def test_a_field_of_csv_may_go_over_several_lines_in_quotes(job: Job, lake: Lake, tmp_path: Path) -> None:
+def test_a_quoted_csv_field_may_span_several_lines(job: Job, lake: Lake, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     quoted = '2,"a ""quoted"" one,\r\nand\n\nmore",2026-01-01T00:00:00Z'
@@ -98,7 +98,7 @@ def test_a_field_of_csv_may_go_over_several_lines_in_quotes(job: Job, lake: Lake
     assert payload == 'x,"bad\nrecord",'
 
 
-def test_made_up_records_are_as_many_as_wanted_and_the_same_again(job: Job, lake: Lake) -> None:
+def test_random_records_have_the_requested_number_and_are_repeatable(job: Job, lake: Lake) -> None:
     table, stream = into(lake)
     text = '[source]\ntype = "random"\nmax_count = 120\npayload_size = 10\nmessages_range = [50, 60]\n' + table
     job(text)
@@ -109,7 +109,7 @@ def test_made_up_records_are_as_many_as_wanted_and_the_same_again(job: Job, lake
     assert {(row["title"], row["name"], len(row["text"])) for row in rows} == {("Hello", "World", 10)}
 
 
-def test_a_folder_that_is_not_there_is_said(job: Job, lake: Lake, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(job: Job, lake: Lake, tmp_path: Path) -> None:
     from whippet.pipelines import check_report, pipeline_file  # noqa: PLC0415 -- they need pyspark
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_there_is_said(job: Job, lake: Lake, tmp_path: Path
         job(text)
 
 
-def test_what_is_no_folder_of_such_files_is_one_sentence(job: Job, lake: Lake, tmp_path: Path) -> None:
+def test_a_folder_without_such_files_is_reported_in_one_sentence(job: Job, lake: Lake, tmp_path: Path) -> None:
     from whippet.pipelines.errors import FileError, SparkError  # noqa: PLC0415 -- they need pyspark
 
     table, _ = into(lake)

@@ -1,4 +1,4 @@
-"""Parquet, Delta and Iceberg: what another engine finds in them after crashes at every place."""
+"""Parquet, Delta and Iceberg: another engine reads them correctly after crashes at every point."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def iceberg(folder: Path) -> Any:
 
 
 def found(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """By Polars, which reads all three by itself."""
+    """Reads with Polars, which has its own readers for all three formats."""
     if kind == "parquet":
         return pl.scan_parquet(f"{folder}/parquet/**/*.parquet", hive_partitioning=True).sort("id").collect()
     if kind == "delta":
@@ -61,7 +61,7 @@ def found(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pl.scan_iceberg(iceberg(folder)).sort("id").collect()
 
 
-def test_every_row_is_in_every_lake_once_whatever_crashes(
+def test_every_row_is_in_every_lake_exactly_once_after_any_crash(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -80,14 +80,14 @@ def test_every_row_is_in_every_lake_once_whatever_crashes(
         assert str(table["amount"].sum()) == "1785.00"
         assert {str(time) for time in table["at"]} == {"2026-01-01 10:00:00+00:00", "2026-01-02 10:00:00+00:00"}
         assert sorted(table.filter(pl.col("iggy_partition_id") == 1)["iggy_offset"]) == list(range(20))
-    # A checkpoint that is begun anew is another query, whose batch 1 is not the batch 1 that is there.
+    # A new checkpoint means a new query, whose batch 1 is not the batch 1 that was written before.
     (job.folder / "state").rename(job.folder / "old-state")
     job(text)
     for kind in KINDS:
         assert found(kind, job.folder, monkeypatch)["id"].to_list() == sorted([*range(60), *range(60)]), kind
 
 
-def test_parquet_that_was_moved_in_part_is_taken_back(
+def test_parquet_files_of_an_incomplete_move_are_removed(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.sinks import parquet  # noqa: PLC0415
@@ -111,7 +111,7 @@ def test_parquet_that_was_moved_in_part_is_taken_back(
     assert found("parquet", job.folder, monkeypatch)["id"].to_list() == list(range(30))
 
 
-def test_small_files_are_put_together_and_old_ones_go(
+def test_small_files_are_compacted_and_old_ones_deleted(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltalake import DeltaTable  # noqa: PLC0415 -- an extra
@@ -140,9 +140,7 @@ def test_small_files_are_put_together_and_old_ones_go(
     assert {f"file://{path}" for path in (job.folder / "iceberg").rglob("*.avro")} == manifests
 
 
-def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
-    job: Job, lake: Lake, source: Source
-) -> None:
+def test_a_table_with_other_columns_is_refused_before_anything_is_written(job: Job, lake: Lake, source: Source) -> None:
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     topic = lake.topic()
@@ -155,7 +153,7 @@ def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"iceberg"}))
-def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
+def test_a_table_stays_usable_while_the_pipeline_gains_and_loses_fields(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
@@ -169,7 +167,8 @@ def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
     lake.send(topic, ['{"id":1,"country":"d"}'])
     job(source(topic, fields) + constant % "5000000000" + table)
     lake.send(topic, ['{"id":2,"country":"d"}'])
-    # A constant is a field like others: the table takes rows without it, and a smaller number where it has a large one.
+    # A constant is a field like any other: the table accepts rows without it, and smaller numbers in a column for large
+    # ones.
     job(source(topic, fields) + constant.replace("region", "country") % "7" + table)
     lake.send(topic, ['{"id":3,"country":"d"}'])
     job(source(topic, fields) + table)
@@ -205,7 +204,7 @@ FAILED_CHECKS = {
 
 
 def strict_table(kind: str, folder: Path) -> None:
-    """Of somebody else."""
+    """Creates a table as another program would."""
     import pyarrow as pa  # noqa: PLC0415
     from deltalake import DeltaTable  # noqa: PLC0415
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415
@@ -232,7 +231,7 @@ def unparted(kind: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("crash", mostly_long(CRASHES, usual={"before the dead letters"}))
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others_go_in(
+def test_rows_that_a_table_refuses_become_dead_letters_once_and_the_others_are_written(
     kind: str, crash: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strict_table(kind, job.folder / kind)
@@ -258,7 +257,7 @@ def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others
 
 
 @pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"delta"}))
-def test_a_batch_of_which_nothing_is_left_makes_no_table_and_no_trouble(
+def test_a_batch_without_acceptable_rows_neither_creates_a_table_nor_fails(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = lake.topic()
@@ -271,7 +270,7 @@ def test_a_batch_of_which_nothing_is_left_makes_no_table_and_no_trouble(
     assert found(kind, job.folder, monkeypatch)["id"].to_list() == [2]
 
 
-def test_a_disk_that_is_full_is_no_fault_of_the_rows(
+def test_a_full_disk_does_not_turn_rows_into_bad_records(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import deltalake  # noqa: PLC0415 -- an extra
@@ -301,7 +300,7 @@ def test_a_disk_that_is_full_is_no_fault_of_the_rows(
 
 
 @pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"delta"}))
-def test_a_row_that_a_table_refuses_stops_a_pipeline_without_dead_letters_and_nothing_goes_in(
+def test_without_dead_letters_a_refused_row_stops_the_pipeline_and_nothing_is_written(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.errors import BadRecordError, FileError  # noqa: PLC0415
@@ -320,7 +319,7 @@ def test_a_row_that_a_table_refuses_stops_a_pipeline_without_dead_letters_and_no
         job(source(topic, "country string") + table)
 
 
-def test_a_table_that_cannot_be_tidied_just_now_still_gets_its_rows(
+def test_rows_are_written_even_if_a_compaction_fails(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 -- an extra

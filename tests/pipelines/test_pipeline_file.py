@@ -1,4 +1,4 @@
-"""Pipeline files: what they may say, and the one sentence for each mistake. No Spark is started for any of it."""
+"""Pipeline files: what they may contain, and one sentence for each mistake. No Spark is started."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "sentence"), MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_is_one_sentence_that_says_where_and_what_would_be_right(text: str, sentence: str) -> None:
+def test_a_mistake_is_one_sentence_that_says_where_it_is_and_what_would_be_right(text: str, sentence: str) -> None:
     with pytest.raises(FileError, match=sentence) as error:
         pipeline_file.read(text, environ={})
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"nowhere\.toml: No such file or directory"):
         pipeline_file.load(str(tmp_path / "nowhere.toml"))
 
 
-def test_variables_are_put_in_and_shown_as_they_were_written() -> None:
+def test_variables_are_filled_in_but_shown_as_written() -> None:
     url, iggy = 'connection_string = "postgresql://me:${PW}@db/shop"', '[iggy]\ntoken = "${T}"'
     text = f'key = "job"\n{SOURCE}{POSTGRES}{url}\n{iggy}'
     pipeline = pipeline_file.read(
@@ -134,7 +134,7 @@ def test_variables_are_put_in_and_shown_as_they_were_written() -> None:
     assert "a-secret" not in str(error.value)
 
 
-def test_transforms_are_a_list_or_a_table_for_each_type_and_keep_their_order() -> None:
+def test_transforms_are_a_list_or_one_table_per_type_and_keep_their_order() -> None:
     as_tables = """
         [transforms.flatten]
         [transforms.delete_fields]
@@ -149,7 +149,7 @@ def test_transforms_are_a_list_or_a_table_for_each_type_and_keep_their_order() -
     assert [each.TYPE for each in found[0]] == ["flatten", "delete_fields"]
 
 
-def test_several_sinks_and_settings_of_spark() -> None:
+def test_a_file_can_have_several_sinks_and_spark_settings() -> None:
     text = WHOLE.replace(SINK, '[[sinks]]\ntype = "stdout"\n[[sinks]]\ntype = "stdout"\nprint_payload = true\n')
     pipeline = pipeline_file.read(
         f'{text}[spark]\nmaster = "local[2]"\ndriver.memory = "2g"\nsql.shuffle.partitions = 4'
@@ -162,7 +162,7 @@ def test_several_sinks_and_settings_of_spark() -> None:
     }
 
 
-def test_the_files_in_the_box_are_sound() -> None:
+def test_the_example_files_are_valid() -> None:
     folder = Path(__file__).parents[2] / "deploy" / "pipelines"
     for path in sorted(folder.glob("*.toml")):
         assert pipeline_file.load(str(path)).key == path.stem

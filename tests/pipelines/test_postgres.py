@@ -1,4 +1,4 @@
-"""PostgreSQL as a source and as a sink: a real server, real crashes, none lost and none twice."""
+"""PostgreSQL as a source and a sink: a real server, real crashes, no row lost and none written twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def into(lake: Lake) -> tuple[str, str]:
 # -------------------------------------------------------------------------------------------------------------- sink
 
 
-def test_every_row_is_there_once_whatever_crashes(
+def test_every_row_is_written_exactly_once_after_any_crash(
     job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.sinks import postgres  # noqa: PLC0415
@@ -84,7 +84,7 @@ def test_every_row_is_there_once_whatever_crashes(
     assert left == [("whippet_markers",)]
 
 
-def test_rows_that_the_server_has_lost_in_a_crash_are_written_again(
+def test_rows_lost_in_a_crash_of_the_server_are_written_again(
     job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.sinks import postgres  # noqa: PLC0415
@@ -107,7 +107,7 @@ def test_rows_that_the_server_has_lost_in_a_crash_are_written_again(
     assert database.rows("select count(*), count(distinct id) from orders") == [(40, 40)]
 
 
-def test_every_kind_of_value_arrives_as_it_is(job: Job, lake: Lake, source: Source, database: Database) -> None:
+def test_values_of_every_type_arrive_unchanged(job: Job, lake: Lake, source: Source, database: Database) -> None:
     values = (
         "true, 1Y, 2, 3L, 1.5F, 2.5D, 12345.67891BD, 'a \"quoted\", text\nüber', X'00FF', "
         "TIMESTAMP '2026-01-02 03:04:05.123456Z', named_struct('x', 1, 'y', 'é'), array(1, 2), DATE '2026-01-02'"
@@ -139,7 +139,7 @@ def test_every_kind_of_value_arrives_as_it_is(job: Job, lake: Lake, source: Sour
 
 
 def _split(values: str) -> list[str]:
-    """At commas outside quotes and brackets."""
+    """Splits at commas outside quotes and brackets."""
     found, depth, quoted, start = [], 0, False, 0
     for place, sign in enumerate(values):
         quoted ^= sign == "'"
@@ -150,7 +150,7 @@ def _split(values: str) -> list[str]:
     return [*found, values[start:].strip()]
 
 
-def test_a_record_can_be_one_column_of_json(job: Job, lake: Lake, source: Source, database: Database) -> None:
+def test_a_record_can_be_written_as_one_json_column(job: Job, lake: Lake, source: Source, database: Database) -> None:
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"name":"x"}'])
     job(source(topic) + sink(database, auto_create_table=True, payload_format="json", include_metadata=True))
@@ -158,7 +158,7 @@ def test_a_record_can_be_one_column_of_json(job: Job, lake: Lake, source: Source
     assert database.rows(f"select {columns} from orders") == [({"id": 1, "name": "x"}, topic, 0, 0, 32)]
 
 
-def test_what_the_database_refuses_is_one_sentence_without_the_password(
+def test_database_errors_are_one_sentence_without_the_password(
     job: Job, lake: Lake, source: Source, database: Database
 ) -> None:
     from whippet.pipelines.errors import FileError, SinkError  # noqa: PLC0415
@@ -217,13 +217,13 @@ def letters_to(lake: Lake) -> tuple[str, str]:
 def orders_with_refused_ones() -> list[str]:
     values = [f'{{"id":{n},"name":"n{n}","amount":"{n}.50","country":"de"}}' for n in range(9)]
     for place, value in enumerate(REFUSED):
-        # Among the others, but the second one with its id behind the first.
+        # Spread among the others, but the second row with an id comes after the first.
         values.insert(2 * place + 1 if place < 3 else len(values), value)
     return values
 
 
 @pytest.mark.parametrize("crash", mostly_long(CRASHES, usual={"before the commit"}))
-def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_go_in(
+def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_are_written(
     crash: str, job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.run(STRICT + WITH_METADATA)
@@ -249,7 +249,7 @@ def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_
     assert left == [("whippet_markers",)]
 
 
-def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_no_dead_letter(
+def test_a_refused_row_that_is_accepted_on_the_replay_is_no_dead_letter(
     job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.bad_records import BadRecords  # noqa: PLC0415
@@ -272,7 +272,7 @@ def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_
     assert letters(lake, bad) == []
 
 
-def test_a_bad_row_takes_no_good_one_with_it_whatever_they_refer_to(
+def test_a_bad_row_does_not_affect_good_ones_even_if_they_refer_to_each_other(
     job: Job, lake: Lake, source: Source, database: Database
 ) -> None:
     database.run(
@@ -280,7 +280,7 @@ def test_a_bad_row_takes_no_good_one_with_it_whatever_they_refer_to(
         "create index on orders (parent)"
     )
     topic = lake.topic()
-    # Each but the last refers to the one behind it, and 30 to nobody.
+    # Each row but the last refers to the next one, and row 30 to a missing one.
     rows = [f'{{"id":{n},"parent":{n + 1},"100% of":"n{n}"}}' for n in range(20)] + ['{"id":20}']
     rows.insert(7, '{"id":40,"100% of":"longer"}')
     rows.insert(3, '{"id":30,"parent":31}')
@@ -294,7 +294,7 @@ def test_a_bad_row_takes_no_good_one_with_it_whatever_they_refer_to(
     assert sorted(headers["offset"] for _, headers in letters(lake, bad)) == ["3", "8"]
 
 
-def test_a_row_that_the_database_refuses_stops_a_pipeline_without_dead_letters(
+def test_without_dead_letters_a_row_that_the_database_refuses_stops_the_pipeline(
     job: Job, lake: Lake, source: Source, database: Database
 ) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415
@@ -321,7 +321,7 @@ def test_a_row_that_the_database_refuses_stops_a_pipeline_without_dead_letters(
 # ------------------------------------------------------------------------------------------------------------- source
 
 
-def test_rows_are_read_once_in_the_order_of_their_numbers_over_crashes_and_restarts(
+def test_rows_are_read_once_in_the_order_of_their_ids_across_crashes_and_restarts(
     job: Job, lake: Lake, database: Database
 ) -> None:
     database.run(ORDERS)
@@ -342,7 +342,7 @@ def test_rows_are_read_once_in_the_order_of_their_numbers_over_crashes_and_resta
     assert len(lake.values(copy)[0]) == 55
 
 
-def test_every_type_of_a_column_is_read(job: Job, lake: Lake, database: Database) -> None:
+def test_columns_of_every_type_are_read(job: Job, lake: Lake, database: Database) -> None:
     database.run(
         """
         create table orders (
@@ -384,7 +384,7 @@ line', '', '\\x00ff', '2026-01-02 03:04:05.123456+02', '2026-01-02 03:04:05', '2
 
 
 @pytest.mark.parametrize("read_from", ["orders", "some_orders"])
-def test_a_row_that_is_committed_late_is_not_left_out(database: Database, read_from: str) -> None:
+def test_a_row_that_is_committed_late_is_not_skipped(database: Database, read_from: str) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
 
     from whippet.pipelines.sources.postgres_reader import PostgresReader  # noqa: PLC0415
@@ -409,7 +409,7 @@ def test_a_row_that_is_committed_late_is_not_left_out(database: Database, read_f
     assert database.rows("select name from orders where id <= 2 order by id") == [("late",), ("early",)]
 
 
-def test_somebody_who_writes_for_long_holds_back_a_batch_and_not_the_pipeline(
+def test_a_long_transaction_delays_a_batch_but_does_not_block_the_pipeline(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
@@ -426,7 +426,7 @@ def test_somebody_who_writes_for_long_holds_back_a_batch_and_not_the_pipeline(
     assert reader.latestOffset({"through": None}, ReadAllAvailable()) == {"through": "2"}
 
 
-def test_a_source_that_cannot_be_is_refused_before_it_begins(job: Job, lake: Lake, database: Database) -> None:
+def test_an_invalid_source_is_refused_before_it_starts(job: Job, lake: Lake, database: Database) -> None:
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     table, _ = into(lake)
@@ -439,7 +439,9 @@ def test_a_source_that_cannot_be_is_refused_before_it_begins(job: Job, lake: Lak
         job(reading(database) + table)
 
 
-def test_the_password_is_in_no_plan_and_no_progress(spark: Any, lake: Lake, database: Database, job: Job) -> None:
+def test_the_password_appears_in_no_plan_and_no_progress_report(
+    spark: Any, lake: Lake, database: Database, job: Job
+) -> None:
     from whippet.pipelines import pipeline_file  # noqa: PLC0415
 
     database.run(ORDERS)

@@ -1,4 +1,4 @@
-"""What is said of a pipeline while it runs, and of what stopped it."""
+"""What a pipeline reports while it runs, and how its failures are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whippet.pipelines.secrets import mask
 from whippet.pipelines.user_text import as_pipeline_error, error_text
 
 
-def test_the_lag_is_that_of_all_partitions_of_all_topics() -> None:
+def test_the_lag_counts_all_partitions_of_all_topics() -> None:
     ends = [{"endOffset": {"s/a": {"0": 5, "1": 0}}, "latestOffset": {"s/a": {"0": 9, "1": 2}}}]
     files = [{"endOffset": '{"logOffset":0}', "latestOffset": "null"}]
     report = SimpleNamespace(json=json.dumps({"sources": ends + files}))
@@ -26,7 +26,7 @@ def test_the_lag_is_that_of_all_partitions_of_all_topics() -> None:
     assert behind(None) is None
 
 
-def test_a_line_says_how_much_how_fast_and_what_went_wrong_last() -> None:
+def test_a_progress_line_has_the_rows_the_rate_and_the_last_error() -> None:
     progress = Progress("job")
     progress.begin()
     done = RunStatus(
@@ -40,7 +40,7 @@ def test_a_line_says_how_much_how_fast_and_what_went_wrong_last() -> None:
     assert " job: 1 result, " in progress.line(RunStatus(noun="result", rows=1), None)
 
 
-def test_whatever_stops_it_is_one_sentence_of_its_kind() -> None:
+def test_every_failure_becomes_one_sentence_of_the_right_type() -> None:
     trace = (
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
         '  File "x.py", line 1\nwhippet.pipelines.errors.SinkError: table orders: it is full\n SQLSTATE: 38000'
@@ -57,5 +57,5 @@ def test_whatever_stops_it_is_one_sentence_of_its_kind() -> None:
     assert isinstance(as_pipeline_error(ValueError("x")), errors.SparkError)
 
 
-def test_the_longest_secret_is_taken_out_first() -> None:
+def test_the_longest_secret_is_masked_first() -> None:
     assert mask("of postgresql://me:pw@db and pw", ("postgresql://me:pw@db", "pw")) == "of ****** and ******"

@@ -1,4 +1,4 @@
-"""A pipeline as a process: it has its state to itself, says how it is doing, and ends when it is told to."""
+"""A pipeline as a process: it locks its state, reports its progress, and stops when it is told to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STDOUT = '[sink]\ntype = "stdout"\n'
 Source = Callable[..., str]
 
 
-def test_two_processes_never_have_the_same_state(job: Job) -> None:
+def test_two_processes_never_share_a_state(job: Job) -> None:
     from whippet.pipelines import state  # noqa: PLC0415
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
@@ -38,7 +38,7 @@ def test_two_processes_never_have_the_same_state(job: Job) -> None:
     job(RANDOM + STDOUT)
 
 
-def test_the_state_of_another_kind_of_source_is_not_taken_for_ones_own(job: Job, lake: Lake, source: Source) -> None:
+def test_the_state_of_another_type_of_source_is_refused(job: Job, lake: Lake, source: Source) -> None:
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     job(RANDOM + STDOUT)
@@ -48,7 +48,7 @@ def test_the_state_of_another_kind_of_source_is_not_taken_for_ones_own(job: Job,
         job(source(lake.topic()) + STDOUT)
 
 
-def test_told_to_stop_it_finishes_the_batch_in_hand_and_later_goes_on_after_it(
+def test_a_stop_finishes_the_current_batch_and_the_next_run_resumes_after_it(
     job: Job, lake: Lake, source: Source
 ) -> None:
     from whippet.pipelines import pipeline_file, runner  # noqa: PLC0415
@@ -84,7 +84,7 @@ def test_told_to_stop_it_finishes_the_batch_in_hand_and_later_goes_on_after_it(
     assert sorted(lake.values(f"{stream}/copy")[0]) == lake.all_values(topic)
 
 
-def test_the_command_says_what_it_does_and_ends_with_0_at_sigterm(tmp_path: Path) -> None:
+def test_the_command_reports_what_it_does_and_exits_with_0_on_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "made-up.toml"
     source = '[source]\ntype = "random"\ninterval = "100 ms"\nmessages_range = [1, 2]\n'
     file.write_text(f'key = "made-up"\n{source}{STDOUT}print_payload = true\n')
@@ -114,7 +114,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, shown.out, shown.err
 
 
-def test_mistakes_end_with_2_and_failures_with_1_each_in_one_line(
+def test_mistakes_exit_with_2_and_failures_with_1_each_in_one_line(
     job: Job, lake: Lake, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.toml"
@@ -134,7 +134,7 @@ def test_mistakes_end_with_2_and_failures_with_1_each_in_one_line(
     assert "the state of a pipeline with the source topic" in err
 
 
-def test_check_shows_the_plan_and_starts_nothing(
+def test_check_reports_what_would_run_and_starts_nothing(
     job: Job, lake: Lake, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -198,7 +198,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("table", "sentence"), UNFIT, ids=range(len(UNFIT)))
-def test_check_finds_what_run_would_find_in_the_sinks(
+def test_check_finds_the_same_mistakes_in_sinks_as_run(
     table: str, sentence: str, job: Job, bulk: BulkServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.toml"
@@ -213,7 +213,7 @@ def test_check_finds_what_run_would_find_in_the_sinks(
     assert not bulk.indexes
 
 
-def test_what_is_not_there_is_said_before_spark_begins(
+def test_missing_topics_are_reported_before_spark_starts(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines import spark_session  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What is said of a Connect server that cannot be reached. What one does is in tests/deploy."""
+"""Errors about an unreachable Connect server. Pipelines on a real one are tested in tests/deploy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from whippet.pipelines.errors import FileError, SparkError
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:15002", "http://127.0.0.1:15002", "sc://", "sc://host:port", ""])
-def test_an_address_that_is_none_is_named(tmp_path: Path, url: str) -> None:
+def test_an_invalid_address_is_named(tmp_path: Path, url: str) -> None:
     with pytest.raises(FileError, match=r"^\S*: the address of a Connect server is needed, such as sc://"):
         spark_connect.session(url, "p", {}, tmp_path)
 
 
-def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_at_once(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
@@ -28,7 +28,7 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_standard_output_that_nobody_would_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sink_stdout_is_refused_over_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     from whippet.pipelines.gateway_settings import GatewaySettings  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The text of a plan says the same of it as the plan itself."""
+"""The text of a plan leads to the same conclusions as the plan itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
-def test_nodes_are_read_from_the_text_where_there_is_nothing_else(spark: SparkSession, statement: str) -> None:
+def test_nodes_are_read_from_the_text_of_a_plan_if_nothing_else_is_available(
+    spark: SparkSession, statement: str
+) -> None:
     spark.createDataFrame([], "a string, b int").createOrReplaceTempView("input")
     frame = spark.sql(statement)
     read = spark_plans._nodes_of(spark_plans._section(Remote(frame), "Analyzed"))
@@ -36,7 +38,7 @@ def test_nodes_are_read_from_the_text_where_there_is_nothing_else(spark: SparkSe
 
 
 class Remote:
-    """What the DataFrames of Connect have."""
+    """What the DataFrames of Connect offer."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
@@ -47,14 +49,14 @@ class Remote:
 
 
 def _judged(found: set[str]) -> list[bool]:
-    """What is concluded of it. What has a subquery is refused, whatever else there is."""
+    """The conclusions from a plan. A subquery is always refused, whatever else is in the plan."""
     if spark_plans.SUBQUERY in found:
         return [True]
     known = spark_plans.ROW_WISE | spark_plans.MAKES_ROWS | spark_plans.KEEPS_STATE
     return [False, bool(found - known), bool(found & spark_plans.KEEPS_STATE), bool(found & spark_plans.MAKES_ROWS)]
 
 
-def test_rows_that_planning_finds_need_no_job(spark: SparkSession) -> None:
+def test_rows_computed_by_planning_need_no_job(spark: SparkSession) -> None:
     rows = spark.createDataFrame(pa.table({"a": [1, 2]}))
     assert spark_plans.is_computed(rows.where("a > 1"))
     assert not spark_plans.is_computed(rows.selectExpr("explode(array(a, a)) AS b"))

@@ -1,4 +1,4 @@
-"""Topics into topics: whatever crashes in between, none is lost and none is there twice."""
+"""From topic to topic: no message is lost and none is written twice, whatever crashes in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sink(lake: Lake, **more: object) -> tuple[str, str]:
     return "\n".join(['[sink]\ntype = "topic"', *(f"{k} = {toml_text(v)}" for k, v in keys.items())]), f"{stream}/copy"
 
 
-def test_a_topic_that_is_made_keeps_ids_so_that_a_crash_in_the_middle_writes_nothing_twice(
+def test_a_created_topic_remembers_ids_so_that_a_crash_writes_nothing_twice(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark_whippet import batch_markers  # noqa: PLC0415 -- it needs pyspark
@@ -38,7 +38,7 @@ def test_a_topic_that_is_made_keeps_ids_so_that_a_crash_in_the_middle_writes_not
         raise RuntimeError("the process ended here")
 
     with monkeypatch.context() as patched:
-        # All messages of a batch are there, and nothing says so.
+        # All messages of the batch are written, but the marker is not.
         patched.setattr(batch_markers, "store", fails)
         with pytest.raises(RuntimeError, match="the process ended here"):
             job(text)
@@ -46,13 +46,13 @@ def test_a_topic_that_is_made_keeps_ids_so_that_a_crash_in_the_middle_writes_not
     job(text)
     assert lake.all_values(copy) == lake.all_values(topic)
     job.crash()
-    # The marker holds where ids are forgotten.
+    # The marker prevents a replay after the ids are forgotten.
     lake.http.delete(f"{lake.path(copy)}/purge").raise_for_status()
     job(text)
     assert lake.all_values(copy) == []
 
 
-def test_a_row_that_becomes_many_is_many_and_equal_rows_are_not_one(job: Job, lake: Lake, source: Source) -> None:
+def test_a_row_may_become_several_messages_and_equal_rows_are_all_kept(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"tags":["a","a","b"]}', '{"id":1,"tags":["a","a","b"]}'])
     table, copy = sink(lake)
@@ -64,7 +64,9 @@ def test_a_row_that_becomes_many_is_many_and_equal_rows_are_not_one(job: Job, la
     assert lake.all_values(copy) == ['{"tag":"a"}'] * 4 + ['{"tag":"b"}'] * 2
 
 
-def test_records_with_one_key_stay_in_order_and_those_with_one_id_are_one(job: Job, lake: Lake, source: Source) -> None:
+def test_records_with_one_key_stay_in_order_and_those_with_one_id_are_written_once(
+    job: Job, lake: Lake, source: Source
+) -> None:
     topic = lake.topic()
     lake.send(topic, [f'{{"id":{n},"name":"{n % 7}"}}' for n in range(60)] + ['{"id":0,"name":"0"}'])
     table, copy = sink(lake, key_field="name", id_columns=["id"])
@@ -80,7 +82,7 @@ def test_records_with_one_key_stay_in_order_and_those_with_one_id_are_one(job: J
     assert len(lake.all_values(copy)) == 60
 
 
-def test_texts_go_through_as_they_are_and_metadata_come_along_if_wanted(job: Job, lake: Lake, source: Source) -> None:
+def test_texts_are_copied_unchanged_with_metadata_on_request(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     lake.send(topic, ["eins", "zwei"])
     table, copy = sink(lake, schema="text")
@@ -88,7 +90,7 @@ def test_texts_go_through_as_they_are_and_metadata_come_along_if_wanted(job: Job
     assert lake.all_values(copy) == ["eins", "zwei"]
 
 
-def test_payloads_in_avro_have_their_fields(job: Job, lake: Lake, source: Source) -> None:
+def test_avro_payloads_have_their_fields(job: Job, lake: Lake, source: Source) -> None:
     fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed: install whippet-gateway[spark]")
     schema = {
         "type": "record",
@@ -104,7 +106,7 @@ def test_payloads_in_avro_have_their_fields(job: Job, lake: Lake, source: Source
     assert lake.all_values(copy) == ['{"id":7,"s":"x"}']
 
 
-def test_metadata_come_along_if_they_are_wanted(job: Job, lake: Lake, source: Source) -> None:
+def test_metadata_are_included_on_request(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     lake.send(topic, ['{"id":1}'])
     table, copy = sink(lake, include_metadata=True)
@@ -122,7 +124,7 @@ def test_metadata_come_along_if_they_are_wanted(job: Job, lake: Lake, source: So
     assert len(found["iggy_timestamp"]) == len("2026-01-01T00:00:00.000000Z")
 
 
-def test_computed_values_are_those_of_the_batch_when_it_comes_again(
+def test_a_replayed_batch_has_the_same_computed_values(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark_whippet import batch_markers  # noqa: PLC0415 -- it needs pyspark
@@ -132,7 +134,7 @@ def test_computed_values_are_those_of_the_batch_when_it_comes_again(
     table, copy = sink(lake)
     fields = '{key = "u", value.computed = "uuid_v7"}, {key = "t", value.computed = "timestamp_micros"}'
     text = source(topic) + f"[transforms.add_fields]\nfields = [{fields}]\n" + table
-    # Without markers: only equal payloads and ids keep the second run from adding anything.
+    # Without markers, only equal payloads and ids keep the second run from adding anything.
     monkeypatch.setattr(batch_markers, "last_batch", lambda *_: None)
     job(text)
     before = lake.all_values(copy)
@@ -142,7 +144,7 @@ def test_computed_values_are_those_of_the_batch_when_it_comes_again(
     assert len({json.loads(value)["u"] for value in before}) == 2
 
 
-def test_records_can_be_freed_of_duplicates_and_then_counted(job: Job, lake: Lake, source: Source) -> None:
+def test_records_can_be_deduplicated_and_then_counted(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     stream = topic.split("/")[0]
     late = 'time_field = "at"\nwatermark = "1 minute"\n'

@@ -1,4 +1,4 @@
-"""What each transform makes of records, through a real Spark."""
+"""What each transform makes of records, with a real Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def transforms(text: str) -> Any:
 
 @pytest.fixture
 def made(spark: SparkSession) -> Callable[[str], Rows]:
-    """What the transforms of a file make of the records above; null fields are left out, as in JSON."""
+    """Applies the transforms of a file to the records above; null fields are left out, as in JSON."""
 
     def run(text: str) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
@@ -86,7 +86,7 @@ def test_fields_are_added_deleted_and_updated(made: Callable[[str], Rows]) -> No
     ]
 
 
-def test_computed_values_have_their_forms_and_come_again(made: Callable[[str], Rows]) -> None:
+def test_computed_values_have_their_formats_and_are_repeatable(made: Callable[[str], Rows]) -> None:
     kinds = {
         "date_time": r"2026-07-01T12:00:00\.250000Z",
         "timestamp_nanos": "1782907200250000000",
@@ -124,14 +124,14 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("text", "kept"), FILTERS, ids=range(len(FILTERS)))
-def test_fields_are_kept_by_name_and_type(spark: SparkSession, text: str, kept: set[str]) -> None:
+def test_fields_are_filtered_by_name_and_type(spark: SparkSession, text: str, kept: set[str]) -> None:
     analysis = transform_chain.analyse(
         spark.createDataFrame([], FIELDS), transforms(f"[transforms.filter_fields]\n{text}")
     )
     assert set(analysis.schema.names) == kept
 
 
-def test_fields_are_kept_by_their_values(made: Callable[[str], Rows]) -> None:
+def test_fields_are_filtered_by_their_values(made: Callable[[str], Rows]) -> None:
     def ids(pattern: str, more: str = "") -> list[dict[str, Any]]:
         text = (
             f'[transforms.delete_fields]\nfields = ["ok", "at", "tags", "address"]\n[transforms.filter_fields]\n{more}'
@@ -217,13 +217,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "sentence"), REFUSED, ids=range(len(REFUSED)))
-def test_what_a_stream_cannot_have_is_refused_before_it_begins(spark: SparkSession, text: str, sentence: str) -> None:
+def test_transforms_that_a_stream_does_not_support_are_refused_before_the_start(
+    spark: SparkSession, text: str, sentence: str
+) -> None:
     with pytest.raises(FileError, match=sentence) as error:
         transform_chain.analyse(spark.createDataFrame([], FIELDS), transforms(text))
     assert "\n" not in str(error.value)
 
 
-def test_it_is_known_what_keeps_state_and_what_keeps_rows_apart(spark: SparkSession) -> None:
+def test_the_analysis_knows_which_transforms_keep_state_and_which_are_one_to_one(spark: SparkSession) -> None:
     def found(text: str) -> Analysis:
         return transform_chain.analyse(spark.createDataFrame([], FIELDS), transforms(text))
 

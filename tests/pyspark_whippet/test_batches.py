@@ -1,4 +1,4 @@
-"""Batches of the data source against the store's own: what one makes the other reads."""
+"""Batches of the data source and of the store: each reads what the other has written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAYLOADS = {
 
 @pytest.mark.parametrize("shape", PAYLOADS)
 @pytest.mark.parametrize("headers", [b"", user_headers.encode([("k", b"v", "string")])])
-def test_what_is_encoded_is_good_and_says_the_same(shape: str, headers: bytes) -> None:
+def test_an_encoded_batch_is_valid_and_has_the_same_content(shape: str, headers: bytes) -> None:
     payloads = PAYLOADS[shape]
     count = len(payloads)
     ids = np.frombuffer(os.urandom(16 * count), dtype=np.uint8).reshape(-1, 16)
@@ -44,7 +44,7 @@ def test_what_is_encoded_is_good_and_says_the_same(shape: str, headers: bytes) -
 
 @pytest.mark.parametrize("shape", PAYLOADS)
 @pytest.mark.parametrize("headers", [b"", b"any bytes"])
-def test_what_is_stored_is_decoded_from_any_row_of_batches(shape: str, headers: bytes) -> None:
+def test_any_sequence_of_stored_batches_is_decoded(shape: str, headers: bytes) -> None:
     body, offset = bytearray(), 0
     for payloads in (PAYLOADS[shape], PAYLOADS["few"], PAYLOADS[shape]):
         made = stored.build([Message(each, n + 2**100, headers, n) for n, each in enumerate(payloads)], 0, os.urandom)
@@ -65,7 +65,7 @@ def test_what_is_stored_is_decoded_from_any_row_of_batches(shape: str, headers: 
 
 
 @pytest.mark.parametrize("sizes", [[5] * 40, [5] * 40 + [6, 5, 5], [5, 6] * 20, [1, 2, 3], [5]])
-def test_messages_that_were_sent_one_by_one_are_decoded_too(sizes: list[int]) -> None:
+def test_messages_that_were_sent_one_by_one_are_decoded(sizes: list[int]) -> None:
     payloads = [bytes([n]) * size for n, size in enumerate(sizes)]
     body = bytearray()
     for n, payload in enumerate(payloads):
@@ -81,7 +81,7 @@ def test_messages_that_were_sent_one_by_one_are_decoded_too(sizes: list[int]) ->
 
 
 @pytest.mark.parametrize("shape", ["one", "few", "uniform"])
-def test_a_byte_that_has_changed_is_seen_wherever_it_is(shape: str) -> None:
+def test_a_changed_byte_is_detected_anywhere_in_a_batch(shape: str) -> None:
     payloads = PAYLOADS[shape][:20]
     whole = bytearray()
     for offset in (0, len(payloads)):
@@ -98,7 +98,7 @@ def test_a_byte_that_has_changed_is_seen_wherever_it_is(shape: str) -> None:
         assert refused.value.position == size
 
 
-def test_an_answer_that_is_cut_or_broken_is_refused() -> None:
+def test_a_truncated_or_broken_response_is_refused() -> None:
     whole = bytes(stored.build([Message(b"payload")] * 20, 0, os.urandom))
     assert len(batches.decode(b"")) == 0
     for size in (1, 255, 256, 300, len(whole) - 1):
@@ -109,14 +109,14 @@ def test_an_answer_that_is_cut_or_broken_is_refused() -> None:
             batches.decode(whole[:48] + count.to_bytes(4, "little") + whole[52:])
 
 
-def test_hashes_and_kinds_are_the_servers() -> None:
+def test_hashes_and_header_kinds_match_the_servers() -> None:
     for size in range(80):
         octets = os.urandom(size)
         assert hashes.plain_xxh32(octets) == xxhash.xxh32_intdigest(octets)
     assert {kind.name.lower(): int(kind) for kind in ValueKind} == user_headers.KINDS
 
 
-def test_headers_of_every_kind_come_back_and_foreign_blocks_as_they_are() -> None:
+def test_headers_of_every_kind_survive_and_unreadable_ones_are_passed_through() -> None:
     entries = [("k", b"v", "string"), ("n", b"\x07", "uint8"), ("uint32:2a000000", b"x", "raw")]
     assert sorted(user_headers.decode(user_headers.encode(entries))) == sorted(entries)
     for block in (b"\x02", b"encrypted, perhaps", b"\x02\x01\x00\x00\x00k"):

@@ -1,4 +1,4 @@
-"""The class that Spark finds by itself, before anybody uses the data source."""
+"""The class that Spark discovers before the data source is used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ import pyspark_whippet
 from pyspark_whippet.source import WhippetSource
 
 
-def test_spark_finds_a_data_source_called_whippet() -> None:
+def test_spark_discovers_a_data_source_called_whippet() -> None:
     found = pyspark_whippet.DefaultSource
     assert issubclass(found, DataSource)
     assert found.name() == WhippetSource.name() == "whippet"
     assert isinstance(found({"subscribe": "s/t"}), WhippetSource)
 
 
-def test_where_it_cannot_be_imported_it_is_found_all_the_same_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_source_that_cannot_be_imported_is_still_discovered_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_whippet.source", None)
     found = pyspark_whippet.DefaultSource
     assert found.name() == "whippet"
@@ -30,6 +32,6 @@ def test_where_it_cannot_be_imported_it_is_found_all_the_same_and_says_why(monke
         found({"subscribe": "s/t"})
 
 
-def test_other_names_are_not_there() -> None:
+def test_other_attributes_do_not_exist() -> None:
     with pytest.raises(AttributeError, match="OtherSource"):
         pyspark_whippet.OtherSource  # noqa: B018 -- what it raises is what is tested

@@ -1,4 +1,4 @@
-"""Segments read from their files, beside a server that runs: no gap, nothing twice, damage is named."""
+"""Reading segments from files next to a running server: no gaps, no duplicates, and damage is reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ SEGMENTS: dict[str, Any] = {"options": {"segment_size": "1 MiB"}}
 
 @pytest.fixture
 def filled(lake: Lake) -> str:
-    """A topic with three closed segments and a last one: messages in large batches, of many sizes, one by one."""
+    """A topic with three closed segments and a last one, with large batches, messages of many sizes, and single
+    messages."""
     topic = lake.topic(**SEGMENTS)
     numbers = itertools.count()
     for _ in range(7):
@@ -69,13 +70,13 @@ def whole(lake: Lake, topic: str) -> Range:
 
 
 def table(settings: Settings, splits: Any) -> list[dict[str, Any]]:
-    """All columns of all rows."""
+    """Returns all columns of all rows."""
     wanted = StructType([StructField(name, kind) for name, kind in columns.TYPES.items()])
     return [row for split in splits for batch in backends.read(settings, wanted, split) for row in batch.to_pylist()]
 
 
 def everything(lake: Lake, topic: str) -> list[dict[str, Any]]:
-    """The same rows, by the gateway."""
+    """Returns the same rows, read from the gateway."""
     asked = decode({**lake.options, "subscribe": topic}, {})
     return table(asked, [Split(*whole(lake, topic))])
 
@@ -88,7 +89,7 @@ def closed(topic: str, lake: Lake) -> list[Any]:
     return FolderBackend(settings(topic, lake.folder)).segments(topic, 0)
 
 
-def test_closed_segments_hold_the_rows_that_the_gateway_gives(lake: Lake, filled: str) -> None:
+def test_closed_segments_have_the_same_rows_as_the_gateway(lake: Lake, filled: str) -> None:
     asked = settings(filled, lake.folder)
     folder = FolderBackend(asked)
     bounds = folder.bounds_of(filled)
@@ -108,7 +109,7 @@ def test_closed_segments_hold_the_rows_that_the_gateway_gives(lake: Lake, filled
     assert table(asked, middle) == rows[1_215:3_001]
 
 
-def test_a_segment_without_its_index_is_read_all_the_same(lake: Lake, filled: str, tmp_path: Path) -> None:
+def test_a_segment_without_an_index_can_be_read(lake: Lake, filled: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(lake.folder, copy)
     for index in copy.glob("streams/*/topics/*/partitions/0/*.index"):
@@ -122,7 +123,7 @@ def test_a_segment_without_its_index_is_read_all_the_same(lake: Lake, filled: st
     assert rows[at - 1]["timestamp"] < rows[at]["timestamp"] == rows[2_000]["timestamp"]
 
 
-def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: str) -> None:
+def test_times_resolve_to_the_same_offsets_as_on_the_gateway(lake: Lake, filled: str) -> None:
     files, gateway = FolderBackend(settings(filled, lake.folder)), GatewayBackend(decode(lake.options, {}).access)
     end = closed(filled, lake)[-1].end
     rows = everything(lake, filled)
@@ -133,18 +134,20 @@ def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: st
     assert files.offset_at(filled, 0, 2**62) is None
 
 
-def test_files_and_the_gateway_join_without_gap_or_overlap_while_segments_close_and_go(lake: Lake, filled: str) -> None:
+def test_files_and_gateway_join_without_gap_or_overlap_while_segments_are_closed_and_deleted(
+    lake: Lake, filled: str
+) -> None:
     asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(lake.folder)}, {})
     rows = everything(lake, filled)
     backend = backends.backend_for(asked)
     splits = backend.plan_splits([whole(lake, filled)], asked)
     assert {type(split) for split in splits} == {FileSplit, Split}
-    # What was the end is closed before it is read.
+    # What was the last segment is closed before it is read.
     for _ in range(3):
         lake.send(filled, ["later" * 200] * 1_000)
     assert closed(filled, lake)[-1].end > rows[-1]["offset"]
     assert table(asked, splits) == rows
-    # The gateway still has what is in no file any more.
+    # The gateway still has what is no longer in any file.
     elsewhere = closed(filled, lake)[0].path
     os.rename(elsewhere, f"{elsewhere}.away")
     try:
@@ -159,7 +162,7 @@ def test_files_and_the_gateway_join_without_gap_or_overlap_while_segments_close_
     assert table(lenient, splits) == rows[first:]
 
 
-def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tmp_path: Path) -> None:
+def test_an_archive_still_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tmp_path: Path) -> None:
     rows = everything(lake, filled)
     archive = tmp_path / "archive"
     shutil.copytree(lake.topic_folder(filled), archive)
@@ -178,7 +181,7 @@ def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tm
 
 
 @pytest.mark.parametrize("damage", ["a byte", "a header", "cut"])
-def test_damage_is_named_with_file_and_position_or_left_out(
+def test_damage_is_reported_with_file_and_position_or_skipped(
     lake: Lake, filled: str, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy = tmp_path / "copy"
@@ -206,7 +209,7 @@ def test_damage_is_named_with_file_and_position_or_left_out(
     assert f"{len(missing)} messages, offsets {missing[0]['offset']} to {missing[-1]['offset']}" in caplog.text
 
 
-def test_a_segment_that_vanishes_or_is_another_one_now_is_named(lake: Lake, filled: str, tmp_path: Path) -> None:
+def test_a_segment_that_was_deleted_or_replaced_is_named(lake: Lake, filled: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(lake.topic_folder(filled), copy)
     asked = settings(filled, copy)
@@ -224,7 +227,7 @@ def test_a_segment_that_vanishes_or_is_another_one_now_is_named(lake: Lake, fill
         FolderBackend(asked).plan_splits([Range(filled, 0, 0, segment.end)], asked)
 
 
-def test_a_file_that_cannot_be_read_or_is_cut_meanwhile_is_named(
+def test_a_file_that_becomes_unreadable_or_truncated_is_named(
     lake: Lake, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = settings(filled, lake.folder)
@@ -242,7 +245,7 @@ def test_a_file_that_cannot_be_read_or_is_cut_meanwhile_is_named(
         list(read_segment(asked, split))
 
 
-def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, filled: str, tmp_path: Path) -> None:
+def test_the_last_segment_is_read_only_after_a_graceful_shutdown(lake: Lake, filled: str, tmp_path: Path) -> None:
     rows = everything(lake, filled)
     copy = tmp_path / "copy"
     shutil.copytree(lake.folder, copy)
@@ -254,9 +257,7 @@ def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, 
     assert table(asked, FolderBackend(asked).plan_splits([Range(filled, 0, 0, len(rows))], asked)) == rows
 
 
-def test_a_stream_goes_on_where_it_was_when_the_server_comes_back_and_writes_on(
-    lake: Lake, filled: str, tmp_path: Path
-) -> None:
+def test_a_stream_resumes_when_the_server_restarts_and_keeps_writing(lake: Lake, filled: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(lake.folder, copy)
     asked = settings(filled, copy, startingOffsets="earliest")
@@ -274,7 +275,7 @@ def test_a_stream_goes_on_where_it_was_when_the_server_comes_back_and_writes_on(
         TopicStreamReader(asked, StructType()).latestOffset(beyond, ReadAllAvailable())
 
 
-def test_where_retention_has_left_the_last_segment_alone_the_partition_begins_and_ends_there(
+def test_a_partition_whose_only_segment_is_the_last_starts_and_ends_there(
     lake: Lake, filled: str, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -287,7 +288,7 @@ def test_where_retention_has_left_the_last_segment_alone_the_partition_begins_an
     assert reader.initialOffset() == reader.reportLatestOffset() == {filled: {"0": end}}
 
 
-def test_a_listing_that_is_overtaken_never_gives_a_segment_a_wrong_end(
+def test_a_file_created_during_a_listing_never_gives_a_segment_a_wrong_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in (0, 10, 20):
@@ -295,7 +296,8 @@ def test_a_listing_that_is_overtaken_never_gives_a_segment_a_wrong_end(
     scandir = os.scandir
 
     def overtaken(path: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
-        """Misses 20, which came when the listing had begun, and sees 30, which came before it ended."""
+        """Misses 20, which was created during the listing, and sees 30, which was created before the end of the
+        listing."""
         monkeypatch.setattr(os, "scandir", scandir)
         (tmp_path / f"{30:020}.log").write_bytes(b"x")
         items = [item for item in scandir(path) if not item.name.startswith(f"{20:020}")]
@@ -316,7 +318,7 @@ def test_nothing_in_the_folder_is_changed(lake: Lake, filled: str, tmp_path: Pat
     assert {path: path.stat()[:7] for path in copy.rglob("*")} == {path: stat[:7] for path, stat in before.items()}
 
 
-def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     for said, sentence in (
         ({"from": "files", "path": "s3://bucket/x"}, "a folder is needed that driver and executors see"),
         ({"from": "files", "path": "data"}, "an absolute path is needed"),
@@ -333,7 +335,7 @@ def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- through Spark
 
 
-def test_a_table_and_a_stream_come_from_files_too(load: Load, lake: Lake, filled: str, tmp_path: Path) -> None:
+def test_tables_and_streams_can_be_read_from_files(load: Load, lake: Lake, filled: str, tmp_path: Path) -> None:
     end = closed(filled, lake)[-1].end
     offline: dict[str, Any] = {"from": "files", "path": lake.folder}
     frame = load(filled, url="http://127.0.0.1:1", **offline)

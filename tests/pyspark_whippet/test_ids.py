@@ -1,4 +1,4 @@
-"""Ids: equal where they must be, different where they must be."""
+"""Ids are equal where they must be, and different where they must be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ids_do_not_depend_on_the_order_of_rows() -> None:
     assert not set(one) & set(derived(A, B, scope=b"t" * 16))
 
 
-def test_an_id_is_what_the_documentation_says() -> None:
+def test_ids_match_the_documentation() -> None:
     scope = ids.scope("query", "7", "0")
     said = blake2b(b"".join(struct.pack("<Q", len(each)) + each for each in (b"query", b"7", b"0")), digest_size=16)
     assert scope == said.digest()
@@ -33,7 +33,7 @@ def test_an_id_is_what_the_documentation_says() -> None:
         assert found == blake2b(scope + struct.pack("<Q", n) + b"a", digest_size=16).digest()
 
 
-def test_headers_and_keys_are_part_of_a_row() -> None:
+def test_headers_and_keys_count_for_the_id_of_a_row() -> None:
     maker = ids.DerivedIds(b"s" * 16)
     rows = [(b"", None), (b"h", None), (b"", b"h"), (b"k", b"h"), (b"h", b"k")]
     found = maker.of([A] * 5, [block for block, _ in rows], [key for _, key in rows])
@@ -41,14 +41,14 @@ def test_headers_and_keys_are_part_of_a_row() -> None:
     assert found[0].tobytes() == derived(A)[0]
 
 
-def test_columns_make_the_same_id_in_any_job_and_kinds_count() -> None:
+def test_id_columns_give_the_same_id_in_any_job_and_types_count() -> None:
     assert (ids.from_columns("n", [[1], ["x"]]) == ids.from_columns("n", [[1], ["x"]])).all()
     values = [1, "1", b"1", None, True, 1.0, "n"]
     assert len({each.tobytes() for each in ids.from_columns("n", [values])}) == len(values)
     assert ids.from_columns("n", [["ab"], ["c"]]).tobytes() != ids.from_columns("n", [["a"], ["bc"]]).tobytes()
 
 
-def test_texts_are_numbers_or_uuids() -> None:
+def test_string_ids_are_numbers_or_uuids() -> None:
     found = ids.from_strings(["1", "ff" * 16, "00000000-0000-0000-0000-000000000002", str(2**128 - 1)])
     assert [int.from_bytes(each.tobytes(), "big") for each in found] == [1, 2**128 - 1, 2, 2**128 - 1]
     for text in ("0", "", "x", str(2**128), "-1"):
@@ -56,7 +56,7 @@ def test_texts_are_numbers_or_uuids() -> None:
             ids.from_strings([text])
 
 
-def test_the_partition_is_the_id_modulo_their_number() -> None:
+def test_the_partition_is_the_id_modulo_the_number_of_partitions() -> None:
     some = ids.random(500)
     numbers = [int.from_bytes(each.tobytes(), "big") for each in some]
     for partitions in (1, 2, 3, 7, 1000, 2**32 - 1):

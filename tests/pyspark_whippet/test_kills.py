@@ -1,6 +1,6 @@
-"""kill -9 of Spark and the gateway at moments that nobody has chosen, while topics are copied: none lost, none twice.
+"""kill -9 of Spark and the gateway at random moments while topics are copied: no message is lost, none is copied twice.
 
-Rounds: WHIPPET_SPARK_ROUNDS; `make torture-spark` sets it.
+WHIPPET_SPARK_ROUNDS sets the number of rounds, as `make torture-spark` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COPIES = ("by_id", "by_value")
 
 
 class Spark:
-    """A driver of its own, which takes all its processes along when it is killed."""
+    """A separate driver; killing it kills all its processes."""
 
     def __init__(self, url: str, folder: Path, *more: str) -> None:
         command = [sys.executable, str(PROGRAM), url, PASSWORD, SOURCE, str(folder), *more]
@@ -41,7 +41,7 @@ class Spark:
         )
 
     def has_begun(self) -> bool:
-        """Waits for it; False if it has ended before."""
+        """Waits for the driver to start. Returns False if it ended before."""
         assert self.process.stdout
         return self.process.stdout.readline() == b"begun\n"
 
@@ -90,7 +90,7 @@ def fill(lake: Lake, messages: int) -> None:
         body = {"name": name, "partitions_count": PARTITIONS, **more}
         lake.http.post("/streams/copies/topics", json=body).raise_for_status()
     for partition in range(PARTITIONS):
-        # Some are equal, and all of them count.
+        # Some values are equal, and all of them count.
         values = [f"{number // 3}" for number in range(partition, messages, PARTITIONS)]
         lake.send(SOURCE, values, partition)
 
@@ -107,7 +107,7 @@ def stored(lake: Lake) -> int:
 
 
 def round_of_kills(lake: Lake, start: Start, spark: Spark, chance: random.Random) -> None:
-    """One, two or three of them, each when a few more messages have been copied."""
+    """Kills one to three processes, each after a few more messages have been copied."""
     if not spark.has_begun():
         return
     for _ in range(chance.randint(1, 3)):
@@ -123,7 +123,7 @@ def round_of_kills(lake: Lake, start: Start, spark: Spark, chance: random.Random
 
 
 @sized("rounds", None, long=8, variable="WHIPPET_SPARK_ROUNDS")
-def test_every_message_is_copied_once_whoever_is_killed(tmp_path: Path, rounds: int) -> None:
+def test_every_message_is_copied_once_whichever_process_is_killed(tmp_path: Path, rounds: int) -> None:
     need_spark()
     messages = rounds * MESSAGES_A_ROUND
     chance = random.Random(SEED)

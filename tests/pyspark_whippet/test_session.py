@@ -1,4 +1,4 @@
-"""Requests to a gateway that fails in every way, and comes back."""
+"""Requests to a gateway that fails in every possible way, and recovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = tuple[int, dict[str, str], Any]
 
 
 class Scripted:
-    """A server that gives these answers, one after the other; None hangs up. Logins are answered by themselves."""
+    """A server that sends these responses in order; None closes the connection. Logins are answered separately."""
 
     def __init__(self) -> None:
         self.answers: list[Answer | None] = []
@@ -101,20 +101,20 @@ def opened(gateway: Scripted) -> Iterator[Open]:
         session.close()
 
 
-def test_what_may_pass_is_tried_again_with_pauses_that_grow_and_said(
+def test_transient_failures_are_retried_with_growing_pauses_and_logged(
     gateway: Scripted, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, pauses = opened()
     gateway.answers = [(503, {}, {"reason": "recovering"}), None, (429, {"retry-after": "7"}, {}), (500, {}, {})]
     assert session.get("/x").json == {"fine": True}
     assert len(gateway.asked) == 5
-    # The connection that was lost had answered before: that one is tried again at once.
+    # The lost connection had answered before, so the request is repeated at once.
     assert [round(pause) for pause in pauses] == [0, 7, 1]
     assert caplog.messages[0].startswith(f"GET {gateway.url}/x: 503 recovering; retrying in 0.")
     assert len(caplog.messages) == 3
 
 
-def test_what_does_not_pass_is_an_error_at_once_and_the_last_attempt_too(gateway: Scripted, opened: Open) -> None:
+def test_other_failures_and_the_last_attempt_are_errors(gateway: Scripted, opened: Open) -> None:
     session, pauses = opened(retries=2)
     gateway.answers = [(404, {}, {"reason": "no such thing"})]
     with pytest.raises(GatewayError, match=r"GET http://\S+/x failed: 404 no such thing"):
@@ -126,7 +126,7 @@ def test_what_does_not_pass_is_an_error_at_once_and_the_last_attempt_too(gateway
     assert session.find("/x") is not None
 
 
-def test_an_absent_thing_is_none_for_who_may_be_told(gateway: Scripted, opened: Open) -> None:
+def test_find_returns_none_for_a_404(gateway: Scripted, opened: Open) -> None:
     session, _ = opened()
     gateway.answers = [(404, {}, {})]
     assert session.find("/x") is None
@@ -135,7 +135,7 @@ def test_an_absent_thing_is_none_for_who_may_be_told(gateway: Scripted, opened: 
 @pytest.mark.parametrize(
     "who", [{"username": "u", "password": Secret("right")}, {"token": Secret("personal")}], ids=["password", "token"]
 )
-def test_a_token_that_has_run_out_is_renewed(gateway: Scripted, opened: Open, who: dict[str, Any]) -> None:
+def test_an_expired_token_is_renewed(gateway: Scripted, opened: Open, who: dict[str, Any]) -> None:
     session, _ = opened(**who)
     session.get("/x")
     gateway.answers = [(401, {}, {})]
@@ -143,7 +143,7 @@ def test_a_token_that_has_run_out_is_renewed(gateway: Scripted, opened: Open, wh
     assert gateway.asked[-1][2] == f"Bearer {gateway.token_taken}"
 
 
-def test_a_wrong_password_is_told_and_not_shown(gateway: Scripted, opened: Open) -> None:
+def test_a_wrong_password_is_reported_but_not_shown(gateway: Scripted, opened: Open) -> None:
     session, _ = opened(username="u", password=Secret("a-wrong-one"))
     with pytest.raises(GatewayError, match="the login was refused: 400 no") as refused:
         session.get("/x")
@@ -155,7 +155,7 @@ def test_a_wrong_password_is_told_and_not_shown(gateway: Scripted, opened: Open)
         nobody.get("/x")
 
 
-def test_another_address_is_tried_when_one_does_not_answer(gateway: Scripted, opened: Open) -> None:
+def test_another_address_is_tried_when_one_does_not_respond(gateway: Scripted, opened: Open) -> None:
     session, pauses = opened(urls=("http://127.0.0.1:1", gateway.url))
     assert session.get("/x").status == 200
     assert len(pauses) == 1
@@ -164,7 +164,7 @@ def test_another_address_is_tried_when_one_does_not_answer(gateway: Scripted, op
         alone.get("/x")
 
 
-def test_https_believes_the_authority_that_is_named_or_anybody_if_told_so(
+def test_https_trusts_the_configured_authority_or_anyone_without_verification(
     gateway: Scripted, opened: Open, tmp_path: Path
 ) -> None:
     certificate, key = certificates.self_signed()
@@ -182,14 +182,16 @@ def test_https_believes_the_authority_that_is_named_or_anybody_if_told_so(
         strict.get("/x")
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(gateway: Scripted, opened: Open) -> None:
+def test_an_abandoned_response_is_not_taken_for_the_next_one(gateway: Scripted, opened: Open) -> None:
     session, _ = opened()
     gateway.answers = [(200, {}, {"for": "nobody"})]
     session.begin("GET", "/abandoned")
     assert session.get("/x").json == {"fine": True}
 
 
-def test_a_token_out_of_a_file_works_and_one_that_cannot_be_is_refused_unseen(gateway: Scripted, opened: Open) -> None:
+def test_a_token_from_a_file_works_and_an_invalid_one_is_refused_without_being_shown(
+    gateway: Scripted, opened: Open
+) -> None:
     said = decode({"url": gateway.url, "token": "out-of-a-file\r\n"}, {}).access
     session, _ = opened(token=said.token)
     session.get("/streams")

@@ -1,4 +1,4 @@
-"""docs/spark.md keeps its word: every option and column is there, and its programs run, in the order of the page."""
+"""docs/spark.md matches the code: every option and column is listed, and its programs run in order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def section(title: str) -> str:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """The names in the first cells of tables."""
+    """Yields the names in the first cells of tables."""
     for line in text.splitlines():
         if line.startswith("| `"):
             yield re.findall(r"`([^`]+)`", line.split(" | ")[0])
 
 
-def test_the_page_has_every_option_and_no_other() -> None:
+def test_the_page_lists_every_option_and_no_other() -> None:
     shown = {name for names in rows(section("Options")) for name in names}
     assert shown == set(TABLE)
     for later in UNSUPPORTED.values():
@@ -44,12 +44,12 @@ def test_the_page_has_every_option_and_no_other() -> None:
     assert not shown & set(KAFKA_OPTIONS)
 
 
-def test_the_page_has_every_column_and_no_other() -> None:
+def test_the_page_lists_every_column_and_no_other() -> None:
     shown = [name for names in rows(section("Columns")) for name in names]
     assert shown == list(columns.column_types(decode({"valueFormat": "string"}, {})))
 
 
-def test_defaults_on_the_page_are_those_of_the_code() -> None:
+def test_defaults_on_the_page_match_the_code() -> None:
     settings = decode({}, {})
     cells = [line.split(" | ") for line in section("Options").splitlines() if line.startswith("| `")]
     said = {re.findall(r"`([^`]+)`", cell[0])[0]: cell[1].strip("` ") for cell in cells}
@@ -57,19 +57,19 @@ def test_defaults_on_the_page_are_those_of_the_code() -> None:
     for name, option in TABLE.items():
         default = getattr(settings, option.field, getattr(settings.access, option.field, None))
         if default is not None and default != () and isinstance(default, bool | int | str):
-            # A number of partitions that is 0 is shown as what is written.
+            # 0 partitions is shown as the value that users write.
             assert said[name] == ("false" if name == "createTopic" else str(default).lower()), name
             checked += 1
     assert checked > 12
 
 
-def test_links_within_the_page_lead_somewhere() -> None:
+def test_links_within_the_page_have_targets() -> None:
     headings = re.findall(r"^## (.*)", PAGE, re.M)
     titles = {re.sub(r"[^a-z0-9 ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([^)]*)\)", PAGE)) <= titles
 
 
-def test_the_programs_of_the_page_run_one_after_the_other(
+def test_the_programs_on_the_page_run_in_order(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark.streams, "addListener", lambda listener: None)

@@ -1,4 +1,4 @@
-"""The data source without the rest of the server, as executors have it."""
+"""The data source without the rest of Whippet, as executors have it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in {"whippet", "
 """
 
 
-def test_the_zip_is_all_that_an_executor_needs_besides_pyarrow_and_numpy(tmp_path: Path) -> None:
+def test_an_executor_needs_only_the_zip_pyarrow_and_numpy(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
     zipped = tmp_path / "whippet-spark.zip"
     make(zipped)

@@ -1,4 +1,4 @@
-"""Topics as streams, both ways, through a real Spark and a real gateway: restarts, replays and failures included."""
+"""Topics as streams, read and written with a real Spark and a real gateway: with restarts, replays and failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def follow(spark: SparkSession, lake: Lake) -> Follow:
 
 @pytest.fixture
 def run(lake: Lake, tmp_path: Path) -> Run:
-    """Runs a query on what is there, into a topic or a function, and waits for its end."""
+    """Runs a query on the existing messages, into a topic or a function, and waits for its end."""
 
     def start(frame: DataFrame, to: Any, checkpoint: str = "checkpoint", **more: object) -> StreamingQuery:
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
@@ -56,7 +56,7 @@ def run(lake: Lake, tmp_path: Path) -> Run:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had been killed between the sink and the note that a batch is done."""
+    """Simulates a kill of the driver between the sink and the record that a batch is done."""
     numbered = (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     commits = sorted(numbered, key=lambda path: int(path.name))
     commits[-1].unlink()
@@ -64,7 +64,7 @@ def forget_last_commit(checkpoint: Path) -> None:
 
 
 class Seen:
-    """A function for foreachBatch that keeps the texts of each batch."""
+    """A function for foreachBatch that keeps the values of each batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -80,7 +80,7 @@ class Seen:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def test_what_is_there_is_read_in_batches_of_the_size_wanted_and_then_what_is_new(
+def test_existing_messages_are_read_in_batches_of_the_limit_and_then_new_ones(
     follow: Follow, run: Run, lake: Lake
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -100,7 +100,7 @@ def test_what_is_there_is_read_in_batches_of_the_size_wanted_and_then_what_is_ne
     assert again.values == ["new"] * 4
 
 
-def test_latest_begins_where_it_began_although_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
+def test_latest_keeps_its_starting_point_even_if_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ["before"])
     run(follow(topic, startingOffsets="latest"), Seen())
@@ -128,7 +128,7 @@ def test_the_empty_first_batch_can_be_replayed(follow: Follow, run: Run, lake: L
     assert seen.values == ["after"]
 
 
-def test_new_partitions_and_new_topics_are_read_from_their_beginning(follow: Follow, run: Run, lake: Lake) -> None:
+def test_new_partitions_and_new_topics_are_read_from_the_start(follow: Follow, run: Run, lake: Lake) -> None:
     topic = lake.topic()
     stream = topic.split("/")[0]
     lake.send(topic, ["old"])
@@ -142,7 +142,9 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(follow: Fol
     assert seen.values == ["in a new partition", "in a new topic"]
 
 
-def test_a_topic_that_was_made_anew_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+def test_a_topic_that_was_created_again_is_an_error_unless_data_loss_is_allowed(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
     topic = lake.topic()
     lake.send(topic, ["a", "b", "c"])
     run(follow(topic), Seen())
@@ -155,7 +157,7 @@ def test_a_topic_that_was_made_anew_is_an_error_unless_it_may_be(follow: Follow,
     assert seen.values == ["x"]
 
 
-def test_a_topic_that_is_deleted_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+def test_a_deleted_topic_is_an_error_unless_data_loss_is_allowed(follow: Follow, run: Run, lake: Lake) -> None:
     kept, deleted = lake.topic(), lake.topic()
     for topic in (kept, deleted):
         lake.send(topic, ["a"])
@@ -173,7 +175,7 @@ def test_a_topic_that_is_deleted_is_an_error_unless_it_may_be(follow: Follow, ru
         run(follow(deleted), Seen(), checkpoint="another")
 
 
-def test_a_topic_that_goes_while_a_batch_of_it_is_read_holds_nobody_up_if_it_may_be_lost(
+def test_a_topic_deleted_during_a_batch_does_not_stop_the_query_if_data_loss_is_allowed(
     follow: Follow, run: Run, lake: Lake
 ) -> None:
     kept, deleted = lake.topic(), lake.topic()
@@ -195,7 +197,7 @@ def test_a_topic_that_goes_while_a_batch_of_it_is_read_holds_nobody_up_if_it_may
     assert seen.values == ["kept"]
 
 
-def test_a_partition_that_lost_its_beginning_unread_is_an_error_unless_it_may_be(
+def test_unread_messages_that_were_deleted_are_an_error_unless_data_loss_is_allowed(
     follow: Follow, run: Run, lake: Lake
 ) -> None:
     topic = lake.topic(options={"segment_size": "1 MiB"})
@@ -211,7 +213,7 @@ def test_a_partition_that_lost_its_beginning_unread_is_an_error_unless_it_may_be
     assert 0 < len(seen.values) == 3600 - lake.details(topic)["partitions"][1]["first_offset"] < 3600
 
 
-def test_latest_is_never_behind_what_others_send_while_a_query_begins(lake: Lake) -> None:
+def test_latest_never_starts_after_the_end_of_a_run(lake: Lake) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
@@ -229,14 +231,14 @@ def test_latest_is_never_behind_what_others_send_while_a_query_begins(lake: Lake
         assert reader.latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_what_is_said_wrong_is_not_covered_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
+def test_mistakes_in_options_are_not_hidden_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
     reader = spark.readStream.format("whippet").schema("valu binary").option("subscribe", "s/t")
     with pytest.raises(Exception, match="column 'valu' of the schema does not exist") as refused:
         run(reader.load(), Seen())
     assert "UnboundLocalError" not in str(refused.value)
 
 
-def test_an_idle_topic_is_looked_at_as_often_as_is_said_and_makes_no_batches(
+def test_an_idle_topic_is_polled_at_the_interval_and_causes_no_batches(
     spark: SparkSession, follow: Follow, lake: Lake, tmp_path: Path
 ) -> None:
     def looks() -> int:
@@ -265,7 +267,7 @@ def until(is_so: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: Run, lake: Lake) -> None:
+def test_offsets_are_stored_for_the_named_consumer(follow: Follow, run: Run, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, [str(n) for n in range(30)])
     run(follow(topic, consumerName="spark-job", maxOffsetsPerTrigger=10), Seen())
@@ -274,7 +276,7 @@ def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: 
     assert stored["stored_offset"] == 29
 
 
-def test_offsets_that_cannot_be_stored_are_told_now_and_then_not_at_every_look(
+def test_a_failure_to_store_offsets_is_logged_occasionally_not_at_every_poll(
     lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
@@ -298,7 +300,7 @@ def test_offsets_that_cannot_be_stored_are_told_now_and_then_not_at_every_look(
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def test_a_stream_is_copied_once_and_from_a_new_checkpoint_not_again(follow: Follow, run: Run, lake: Lake) -> None:
+def test_a_stream_is_copied_once_even_from_a_new_checkpoint(follow: Follow, run: Run, lake: Lake) -> None:
     source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
     for partition in (0, 1):
         lake.send(source, [f"{partition}-{n}" for n in range(300)], partition)
@@ -309,9 +311,7 @@ def test_a_stream_is_copied_once_and_from_a_new_checkpoint_not_again(follow: Fol
 
 
 @pytest.mark.parametrize("marker", [True, False])
-def test_a_batch_that_is_replayed_is_there_once(
-    follow: Follow, run: Run, lake: Lake, tmp_path: Path, marker: bool
-) -> None:
+def test_a_replayed_batch_is_written_once(follow: Follow, run: Run, lake: Lake, tmp_path: Path, marker: bool) -> None:
     source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
     lake.send(source, ["always the same"] * 50, 0)
     lake.send(source, [str(n) for n in range(50)], 1)
@@ -321,12 +321,14 @@ def test_a_batch_that_is_replayed_is_there_once(
     assert lake.all_values(copy) == lake.all_values(source)
 
 
-def test_the_marker_holds_where_no_id_is_remembered(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
+def test_the_marker_prevents_a_replay_when_no_ids_are_remembered(
+    follow: Follow, run: Run, lake: Lake, tmp_path: Path
+) -> None:
     source, copy = lake.topic(), lake.topic()
     lake.send(source, ["a", "b"])
     run(follow(source).select("value"), copy)
     forget_last_commit(tmp_path / "checkpoint")
-    # A purge forgets the ids, too: what is written again would be seen.
+    # A purge also forgets the ids, so a replay would show.
     lake.http.delete(f"{lake.path(copy)}/purge").raise_for_status()
     run(follow(source).select("value"), copy)
     assert lake.all_values(copy) == []
@@ -335,7 +337,7 @@ def test_the_marker_holds_where_no_id_is_remembered(follow: Follow, run: Run, la
     assert lake.all_values(copy) == ["c"]
 
 
-def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
+def test_a_task_that_fails_after_writing_writes_nothing_twice(
     spark: SparkSession, follow: Follow, run: Run, lake: Lake
 ) -> None:
     from pyspark import TaskContext  # noqa: PLC0415
@@ -349,7 +351,7 @@ def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
     def spoilt_first(value: Any, offset: int) -> Any:
         context = TaskContext.get()
         is_first = context is not None and context.attemptNumber() == 0
-        # An empty value is refused by the writer, which has sent those before it.
+        # The writer refuses an empty value, after it has sent those before it.
         return b"" if is_first and offset == 250 else bytes(value)
 
     frame = follow(source).select(spoilt_first("value", "offset").alias("value"))
@@ -362,9 +364,7 @@ def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
     assert lake.all_values(copy) == lake.all_values(source)
 
 
-def test_for_each_batch_there_is_a_sink_whose_ids_come_again(
-    follow: Follow, run: Run, lake: Lake, tmp_path: Path
-) -> None:
+def test_log_sink_derives_the_same_ids_on_a_replay(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
     source, copy = lake.topic(), lake.topic(partitions=2)
     lake.send(source, ["equal", "equal", "other"])
     sink = log_sink("orders-v1", topic=copy, **lake.options)
@@ -374,7 +374,7 @@ def test_for_each_batch_there_is_a_sink_whose_ids_come_again(
     assert lake.all_values(copy) == ["equal", "equal", "other"]
 
 
-def test_progress_has_the_offsets_of_both_ends(follow: Follow, run: Run, lake: Lake) -> None:
+def test_progress_reports_have_the_end_and_the_latest_offsets(follow: Follow, run: Run, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ["a", "b"])
     query = run(follow(topic), Seen())
@@ -388,7 +388,7 @@ def _offsets(said: Any) -> Any:
     return json.loads(said) if isinstance(said, str) else said
 
 
-def test_a_listener_tells_the_lag_and_so_does_the_server(
+def test_the_listener_and_the_server_report_the_same_lag(
     spark: SparkSession, follow: Follow, run: Run, lake: Lake
 ) -> None:
     from pyspark_whippet.listener import Lag, LagListener  # noqa: PLC0415 -- it needs pyspark

@@ -1,4 +1,4 @@
-"""Topics as tables, both ways, through a real Spark and a real gateway."""
+"""Topics as tables, read and written with a real Spark and a real gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbers(spark: SparkSession, count: int, value: str = "concat('value ', id)"
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def test_a_topic_is_a_table_of_kafkas_columns(load: Load, lake: Lake) -> None:
+def test_a_topic_is_a_table_with_the_columns_of_kafkas_source(load: Load, lake: Lake) -> None:
     topic = lake.topic(partitions=2)
     lake.send(topic, ["first", "the second one"], partition=0)
     lake.send(topic, ["third"], partition=1)
@@ -52,7 +52,7 @@ def test_a_topic_is_a_table_of_kafkas_columns(load: Load, lake: Lake) -> None:
     assert len({row.id for row in rows}) == 3
 
 
-def test_ids_above_64_bits_and_headers_of_all_kinds_come_whole(load: Load, lake: Lake) -> None:
+def test_ids_above_64_bits_and_headers_of_all_kinds_are_read(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     parts = {"raw": b"\x00\xff", "string": "über".encode(), "bool": b"\x01", "uint32": (7).to_bytes(4, "little")}
     headers = [
@@ -73,7 +73,7 @@ def test_ids_above_64_bits_and_headers_of_all_kinds_come_whole(load: Load, lake:
     assert second.headers is None
 
 
-def test_any_columns_in_any_order_can_be_the_schema(load: Load, lake: Lake) -> None:
+def test_the_schema_can_have_any_columns_in_any_order(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ["a", "b"])
     rows = load(topic, schema="offset bigint, value binary").collect()
@@ -84,7 +84,7 @@ def test_any_columns_in_any_order_can_be_the_schema(load: Load, lake: Lake) -> N
         load(topic, schema="offset string").collect()
 
 
-def test_pages_and_slices_of_any_size_give_every_message_once(load: Load, lake: Lake) -> None:
+def test_pages_and_splits_of_any_size_return_every_message_once(load: Load, lake: Lake) -> None:
     topic = lake.topic(partitions=2)
     for partition in (0, 1):
         for start in range(0, 900, 300):
@@ -95,7 +95,7 @@ def test_pages_and_slices_of_any_size_give_every_message_once(load: Load, lake: 
     assert load(topic, minPartitions=6).rdd.getNumPartitions() == 6
 
 
-def test_offsets_and_times_say_where_to_begin_and_end(load: Load, lake: Lake) -> None:
+def test_offsets_and_times_select_where_to_start_and_end(load: Load, lake: Lake) -> None:
     topic = lake.topic(partitions=2)
     lake.send(topic, ["a", "b", "c"], 0)
     lake.send(topic, ["x", "y"], 1)
@@ -115,7 +115,7 @@ def test_offsets_and_times_say_where_to_begin_and_end(load: Load, lake: Lake) ->
         load(topic, endingOffsets=f'{{"{topic}": {{"0": 9}}}}').collect()
 
 
-def test_several_topics_can_be_named_or_described(load: Load, lake: Lake) -> None:
+def test_several_topics_can_be_named_or_matched_by_a_pattern(load: Load, lake: Lake) -> None:
     one, other = lake.topic(), lake.topic(partitions=2)
     lake.send(one, ["one"])
     lake.send(other, ["left"], 0)
@@ -138,7 +138,7 @@ def test_a_topic_whose_name_is_a_number_is_not_taken_for_another(load: Load, lak
     assert texts(load(subscribePattern=f"{stream}/[a-z]+")) == ["of the topic with the id 0"]
 
 
-def test_a_loaded_table_is_what_was_there_then_however_often_it_is_used(load: Load, lake: Lake) -> None:
+def test_a_loaded_table_does_not_change_however_often_it_is_used(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, [str(n) for n in range(10)])
     frame = load(topic)
@@ -150,7 +150,7 @@ def test_a_loaded_table_is_what_was_there_then_however_often_it_is_used(load: Lo
     assert load(lake.topic()).count() == 0
 
 
-def test_what_is_gone_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lake) -> None:
+def test_deleted_messages_are_an_error_unless_data_loss_is_allowed(load: Load, lake: Lake) -> None:
     topic = lake.topic(options={"segment_size": "1 MiB"})
     for _ in range(3):
         lake.send(topic, ["x" * 1000] * 1200)
@@ -163,7 +163,7 @@ def test_what_is_gone_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lak
     assert load(topic, startingOffsets=begin, failOnDataLoss=False).count() == 3600 - first
 
 
-def test_what_goes_after_a_table_was_planned_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lake) -> None:
+def test_messages_deleted_after_planning_are_an_error_unless_data_loss_is_allowed(load: Load, lake: Lake) -> None:
     topic = lake.topic(options={"segment_size": "1 MiB"})
     for _ in range(3):
         lake.send(topic, ["x" * 1000] * 1200)
@@ -180,7 +180,7 @@ def test_what_goes_after_a_table_was_planned_is_an_error_unless_it_may_be_skippe
     assert lenient.count() == 0
 
 
-def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> None:
+def test_a_mistake_is_one_sentence_that_says_what_to_do(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     for options, sentence in (
         ({"startingOffset": "earliest"}, "option 'startingoffset' is unknown; did you mean 'startingOffsets'"),
@@ -203,7 +203,7 @@ def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> N
         load("no/where").collect()
 
 
-def test_sql_reads_a_topic_too(spark: SparkSession, lake: Lake) -> None:
+def test_sql_can_read_a_topic(spark: SparkSession, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ["a", "b"])
     options = ", ".join(f"{key} '{value}'" for key, value in {**lake.options, "subscribe": topic}.items())
@@ -215,7 +215,7 @@ def test_sql_reads_a_topic_too(spark: SparkSession, lake: Lake) -> None:
     assert PASSWORD not in str(refused.value)
 
 
-def test_no_secret_is_in_plans_or_errors(spark: SparkSession, load: Load, lake: Lake) -> None:
+def test_plans_and_errors_contain_no_secret(spark: SparkSession, load: Load, lake: Lake) -> None:
     frame = load(lake.topic())
     plan = frame._jdf.queryExecution().toString()
     wrong = spark.read.format("whippet").options(**lake.options).option("subscribe", "no/where")
@@ -228,9 +228,7 @@ def test_no_secret_is_in_plans_or_errors(spark: SparkSession, load: Load, lake: 
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def test_what_is_written_is_there_once_and_is_read_again(
-    spark: SparkSession, load: Load, save: Save, lake: Lake
-) -> None:
+def test_rows_are_written_once_and_can_be_read_back(spark: SparkSession, load: Load, save: Save, lake: Lake) -> None:
     topic = lake.topic(partitions=3)
     save(numbers(spark, 20_000), topic)
     found = load(topic)
@@ -246,7 +244,9 @@ def test_equal_rows_are_all_kept(spark: SparkSession, save: Save, lake: Lake) ->
     assert lake.all_values(topic) == ["always the same"] * 1_000
 
 
-def test_a_job_that_is_run_again_under_its_name_adds_nothing(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_a_job_that_runs_again_with_the_same_namespace_adds_nothing(
+    spark: SparkSession, save: Save, lake: Lake
+) -> None:
     topic = lake.topic(partitions=2)
     frame = spark.range(0, 500, 1, 2).selectExpr("id AS number", "concat('value ', id) AS value")
     save(frame, topic, idColumns="number", idNamespace="orders")
@@ -268,7 +268,7 @@ def test_a_copy_of_a_topic_keeps_ids_and_headers(load: Load, save: Save, spark: 
     assert len(lake.all_values(copy)) == 100
 
 
-def test_rows_go_where_their_partition_or_their_key_says(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_rows_go_to_the_partition_of_their_partition_or_key_column(spark: SparkSession, save: Save, lake: Lake) -> None:
     topic = lake.topic(partitions=3)
     frame = spark.createDataFrame(
         [("p", 2, None), ("a", None, "a"), ("b", None, "b")], "value string, partition int, key string"
@@ -282,14 +282,14 @@ def test_rows_go_where_their_partition_or_their_key_says(spark: SparkSession, sa
         save(spark.createDataFrame([("p", 7)], "value string, partition int"), topic)
 
 
-def test_rows_go_to_the_topic_of_their_column(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_rows_go_to_the_topic_in_their_column(spark: SparkSession, save: Save, lake: Lake) -> None:
     one, other = lake.topic(), lake.topic()
     rows = [(one.split("/")[0], "t", "for one"), (other.split("/")[0], "t", "for the other")]
     save(spark.createDataFrame(rows, "stream string, topic string, value string"))
     assert (lake.all_values(one), lake.all_values(other)) == (["for one"], ["for the other"])
 
 
-def test_a_topic_is_made_if_that_is_wanted(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_a_missing_topic_is_created_on_request(spark: SparkSession, save: Save, lake: Lake) -> None:
     save(numbers(spark, 10), "made by/spark", createTopic=2)
     assert lake.partitions("made by/spark") == 2
     options = lake.details("made by/spark")["options"]
@@ -300,7 +300,7 @@ def test_a_topic_is_made_if_that_is_wanted(spark: SparkSession, save: Save, lake
         save(numbers(spark, 1), "made by/nobody")
 
 
-def test_requests_are_cut_by_bytes_and_halved_where_the_server_takes_less(
+def test_requests_are_limited_by_bytes_and_halved_if_the_server_accepts_less(
     spark: SparkSession, save: Save, lake: Lake
 ) -> None:
     topic = lake.topic()
@@ -310,7 +310,7 @@ def test_requests_are_cut_by_bytes_and_halved_where_the_server_takes_less(
         save(numbers(spark, 1, "repeat('x', 2000000)"), topic)
 
 
-def test_a_thread_of_its_own_can_write_once_it_has_registered(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_another_thread_can_write_after_it_has_registered(spark: SparkSession, save: Save, lake: Lake) -> None:
     topic = lake.topic()
 
     def write() -> None:
@@ -322,7 +322,7 @@ def test_a_thread_of_its_own_can_write_once_it_has_registered(spark: SparkSessio
     assert len(lake.all_values(topic)) == 10
 
 
-def test_sessions_of_one_process_can_all_register(spark: SparkSession, lake: Lake) -> None:
+def test_all_sessions_of_a_process_can_register(spark: SparkSession, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ["a", "b"])
 
@@ -348,7 +348,7 @@ def test_sessions_of_one_process_can_all_register(spark: SparkSession, lake: Lak
         ("'a' AS value, 'no id' AS id", "column 'id': 'no id' is not a valid id"),
     ],
 )
-def test_rows_that_cannot_be_messages_are_refused(
+def test_rows_that_cannot_become_messages_are_refused(
     spark: SparkSession, save: Save, lake: Lake, column: str, sentence: str
 ) -> None:
     topic = lake.topic()
@@ -357,6 +357,6 @@ def test_rows_that_cannot_be_messages_are_refused(
     assert lake.all_values(topic) == []
 
 
-def test_a_log_is_not_overwritten(spark: SparkSession, save: Save, lake: Lake) -> None:
+def test_a_log_cannot_be_overwritten(spark: SparkSession, save: Save, lake: Lake) -> None:
     with pytest.raises(Exception, match="use mode\\('append'\\)"):
         save(numbers(spark, 1), lake.topic(), mode="overwrite")

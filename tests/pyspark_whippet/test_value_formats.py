@@ -1,4 +1,4 @@
-"""Payloads as typed columns, through a real Spark, and parsed by themselves."""
+"""Payloads as typed columns, with a real Spark and without."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_broken_payload_spoils_no_other_and_is_never_taken_for_two(order: int) -> None:
+def test_a_broken_payload_affects_no_other_and_never_counts_as_two(order: int) -> None:
     from pyspark_whippet import payloads  # noqa: PLC0415 -- it needs pyarrow
 
     sent = [payload for pair in zip(BROKEN, GOOD * 7, strict=False) for payload in pair][::order]
@@ -75,7 +75,7 @@ def test_a_broken_payload_spoils_no_other_and_is_never_taken_for_two(order: int)
     assert payloads.corrupt_payloads(pa.array(sent, pa.binary()), corrupt).drop_null().to_pylist() == (BROKEN[::order])
 
 
-def test_json_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lake) -> None:
+def test_json_values_become_typed_columns(load: Callable[..., DataFrame], lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"name":"a","at":"2026-01-01T00:00:00Z","tags":["x"]}', "broken", '{"id":2}'])
     typed = "id bigint, name string, at timestamp, tags array<string>"
@@ -96,7 +96,7 @@ def test_json_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lak
         load(topic, valueFormat="json", valueSchema="on date").collect()
 
 
-def test_values_that_are_texts_are_strings(load: Callable[..., DataFrame], lake: Lake) -> None:
+def test_text_values_become_strings(load: Callable[..., DataFrame], lake: Lake) -> None:
     topic = lake.topic()
     lake.send_json(topic, [{"payload": "/w=="}, {"payload": "w7xiZXI="}])
     rows = load(topic, valueFormat="string").orderBy("offset").collect()
@@ -157,7 +157,7 @@ def packed(schema: Any, *rows: Any) -> list[bytes]:
     return payloads
 
 
-def test_avro_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lake, tmp_path: Path) -> None:
+def test_avro_values_become_typed_columns(load: Callable[..., DataFrame], lake: Lake, tmp_path: Path) -> None:
     topic = lake.topic()
     good = packed(ORDER, FIRST, SECOND)
     payloads = [good[0], b"\x00broken", good[1], good[0] + b"more", good[1][:-1]]
@@ -185,7 +185,7 @@ def test_avro_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lak
         load(topic, schema="value struct<nothing: int>", valueFormat="avro", valueSchema=json.dumps(ORDER)).collect()
 
 
-def test_bytes_of_another_schema_never_end_a_query() -> None:
+def test_bytes_of_another_schema_never_stop_a_query() -> None:
     from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
 
     from pyspark_whippet import avro  # noqa: PLC0415 -- it needs pyarrow
@@ -203,7 +203,7 @@ def test_bytes_of_another_schema_never_end_a_query() -> None:
     assert not broken[0]
     assert broken.sum() > 1_000
     assert found.is_null().to_pylist() == broken.tolist()
-    # A varint may hold more than the type that it is said to be.
+    # A varint may hold a number that is too large for its declared type.
     found, broken = avro.parse(pa.array(packed("long", 5, 2**40, 6), pa.binary()), '"int"', pa.int32())
     assert (found.to_pylist(), broken.tolist()) == ([5, None, 6], [False, True, False])
 
@@ -223,7 +223,7 @@ def test_bytes_of_another_schema_never_end_a_query() -> None:
         ('{"type": "bytes", "logicalType": "decimal", "precision": 50}', "value is a decimal with 50 digits"),
     ],
 )
-def test_schemas_that_make_no_columns_are_refused(schema: str, sentence: str) -> None:
+def test_schemas_without_a_column_type_are_refused(schema: str, sentence: str) -> None:
     from pyspark_whippet import columns  # noqa: PLC0415
     from pyspark_whippet.errors import OptionError  # noqa: PLC0415
     from pyspark_whippet.options import decode  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Writing and reading without Spark: what a task does, against a real gateway, also as other Iggy servers have it."""
+"""Writing and reading without Spark: what a task does, against a real gateway, and as with other Iggy servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record_batch(**columns: Sequence[object]) -> object:
 
 
 @pytest.mark.parametrize("takes_batches", [True, False], ids=["batches", "json"])
-def test_json_carries_what_batches_carry(
+def test_json_carries_the_same_content_as_batches(
     session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
 ) -> None:
     topic = lake.topic(partitions=2)
@@ -67,7 +67,7 @@ def test_json_carries_what_batches_carry(
     assert all(headers == (block if int(value) % 3 else b"") for value, headers, _ in found)
 
 
-def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(session: Session, lake: Lake) -> None:
+def test_rows_of_a_partition_keep_their_order_across_requests_and_record_batches(session: Session, lake: Lake) -> None:
     topic = lake.topic(partitions=2)
     settings = decode({**lake.options, "topic": topic, "batchSize": "7", "maxBatchBytes": "1000"}, {})
     batches = [
@@ -80,7 +80,7 @@ def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(s
     assert lake.values(topic) == [[f"{n:05}" for n in range(first, 400, 2)] for first in (0, 1)]
 
 
-def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -> None:
+def test_partitions_are_written_concurrently_each_in_its_order(lake: Lake) -> None:
     topic = lake.topic(partitions=5)
     settings = decode({**lake.options, "topic": topic, "batchSize": "10", "inFlight": "3"}, {})
     sessions = [Session(settings.access) for _ in range(settings.in_flight)]
@@ -95,7 +95,7 @@ def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -
         session.close()
 
 
-def test_rows_whose_answers_are_lost_are_there_once(
+def test_rows_whose_responses_are_lost_are_written_once(
     session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = lake.topic(partitions=3)
@@ -117,7 +117,7 @@ def test_rows_whose_answers_are_lost_are_there_once(
     assert lake.all_values(topic) == sorted(value.decode() for value in values)
 
 
-def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_anywhere_in_a_response_is_data_loss(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     there = [3, 4, 7, 8, 9]
     page = batches.messages_from_lists(there, there, there, [b"i" * 16] * 5, [b"p"] * 5, [b""] * 5)
     monkeypatch.setattr(gateway_reader, "_poll", lambda *_: None)
@@ -129,7 +129,7 @@ def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch
     assert sum(len(each) for each in gateway_reader.read_pages(session, lenient, Split("s/t", 0, 3, 10))) == 5
 
 
-def test_markers_are_those_of_one_query_and_the_last_one_counts(session: Session) -> None:
+def test_each_query_has_its_own_markers_and_the_last_one_counts(session: Session) -> None:
     assert batch_markers.last_batch(session, "query-1") is None
     for batch in (0, 1, 1, 2):
         batch_markers.store(session, "query-1", batch)

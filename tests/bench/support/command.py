@@ -1,4 +1,4 @@
-"""`whippet bench` as a process."""
+"""Runs `whippet bench` as a process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def bench(subject: str, path: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 def measured(subject: str, path: Path, *, figures: int, may_be_zero: str = "", has_yardsticks: bool = False) -> None:
-    """It says at least so many, each an object, and nothing else; and nothing is left of it. `may_be_zero` is a unit;
-    `has_yardsticks`: each figure has one."""
+    """Asserts that a run prints at least this many figures, each an object, and nothing else, and leaves no files. A
+    figure in the unit `may_be_zero` may be 0; with `has_yardsticks` each figure has a yardstick."""
     ran = bench(subject, path, "--json")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""A job for a cluster: fills a topic, copies it as a stream, and says how many rows each has.
+"""A job for a cluster: fills a topic, copies it as a stream, and prints how many rows each has.
 
 spark-submit --py-files whippet-spark.zip copying.py URL FROM TO FOLDER
 """
@@ -16,7 +16,7 @@ ROWS = 5_000
 def main(url: str, source: str, target: str, folder: str) -> None:
     spark = SparkSession.builder.appName("copying").getOrCreate()
     register(spark)
-    # The password is in the environment, not in the plan.
+    # The password comes from the environment, so it is not in the plan.
     options = {"url": url, "username": os.environ["WHIPPET_USERNAME"], "password": os.environ["WHIPPET_PASSWORD"]}
 
     def stored(topic: str) -> DataFrame:

@@ -31,8 +31,8 @@ def main(address: str, zipped: str, url: str, source: str, target: str, folder: 
 
     sink = copied(folder + "/sink").format("whippet").options(**options).option("topic", target)
     sink.trigger(availableNow=True).start().awaitTermination()
-    # There are no properties of a query in what foreachBatch starts here: log_sink tells them itself. From the
-    # beginning twice, as after the loss of a checkpoint.
+    # What foreachBatch starts here has no properties of a query: log_sink passes them itself. It runs twice from the
+    # start, as after the loss of a checkpoint.
     for attempt in "12":
         each = copied(f"{folder}/each{attempt}").foreachBatch(log_sink("copied", topic=target + "2", **options))
         each.trigger(availableNow=True).start().awaitTermination()

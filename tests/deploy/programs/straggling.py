@@ -1,4 +1,4 @@
-"""A job in which one task stops in the middle after it has written some of its rows, so that Spark runs a second copy.
+"""A job in which one task stops after it has written some of its rows, so that Spark runs a second copy.
 
 spark-submit --py-files whippet-spark.zip straggling.py URL TOPIC
 """
@@ -20,7 +20,7 @@ ROWS, TASKS, STOPPED_SECONDS = 4_000, 4, 60
 
 
 def stored(url: str) -> int:
-    """Messages of all topics."""
+    """Returns the number of messages in all topics."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         found = re.search(r"^messages (\d+)", answer.read().decode(), re.MULTILINE)
     assert found
@@ -53,7 +53,7 @@ def main(url: str, topic: str) -> None:
             if number == 4 and task.partitionId() == 0 and task.attemptNumber() == 0:
                 time.sleep(STOPPED_SECONDS)
 
-    # Large enough to leave the buffers between the processes.
+    # Large enough to pass the buffers between the processes.
     rows = spark.range(0, ROWS, 1, TASKS).selectExpr("rpad(cast(id as string), 2000, ' ') as value")
     options = {"url": url, "username": os.environ["WHIPPET_USERNAME"], "password": os.environ["WHIPPET_PASSWORD"]}
     stopped = rows.mapInArrow(stopping, rows.schema)

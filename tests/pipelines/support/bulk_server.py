@@ -1,5 +1,5 @@
-"""A strict little server with the `_bulk` of Elasticsearch and of Quickwit: it refuses what they refuse, and fails when
-told to."""
+"""A small, strict server with the `_bulk` of Elasticsearch and Quickwit: it refuses what they refuse, and fails on
+request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 
 class Failure(NamedTuple):
-    """The answer to a whole request, instead of doing what it asks for."""
+    """The response to a whole request, which is then not executed."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -22,21 +22,21 @@ class Failure(NamedTuple):
 
 
 class BulkServer:
-    """What is stored, and how it fails next. Everything is under one lock: handlers have threads of their own."""
+    """What is stored, and how the next requests fail. One lock guards everything: each handler has its own thread."""
 
     def __init__(self) -> None:
         self.indexes: dict[str, bytes] = {}
         self.documents: dict[str, Document] = {}
-        """Of Elasticsearch, by id: a second one with the same id replaces the first."""
+        """Elasticsearch's documents by id: a second one with the same id replaces the first."""
         self.appended: list[Document] = []
-        """Of Quickwit."""
+        """Quickwit's documents."""
         self.failures: deque[Failure] = deque()
         self.judge: Callable[[Document], tuple[int, str] | None] = lambda document: None
-        """Status and reason of a document that is not stored."""
+        """Returns status and reason for a document that is not stored."""
         self.requests: list[int] = []
-        """How many documents each request to `_bulk` had."""
+        """The number of documents in each request to `_bulk`."""
         self.errors: list[str] = []
-        """What a strict server would have refused the whole request for."""
+        """Reasons for which a strict server would have refused a whole request."""
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -55,7 +55,8 @@ class BulkServer:
         self._server.server_close()
 
     def take(self, body: bytes, media: str, index: str | None) -> dict[str, Any]:
-        """The answer to a `_bulk`, or ValueError for one that is none. `index` is that of the path, with Quickwit."""
+        """Returns the response to `_bulk`, or raises ValueError for an invalid request. `index` is that of the path,
+        for Quickwit."""
         if media != "application/x-ndjson":
             raise ValueError(f"content type {media}")
         if not body.endswith(b"\n"):
@@ -126,6 +127,6 @@ def _handler(server: BulkServer) -> type[BaseHTTPRequestHandler]:
             return Failure(200 if name in server.indexes else 404)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The log is not needed."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""A pipeline whose process ends where what its sink has refused could be lost, or told twice."""
+"""A pipeline whose process ends where refused rows could be lost or reported twice."""
 
 from __future__ import annotations
 

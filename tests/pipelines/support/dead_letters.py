@@ -1,4 +1,4 @@
-"""What a dead-letter topic has, over the plain HTTP API."""
+"""Reads a dead-letter topic over the plain HTTP API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.lake import Lake
 
 
 def letters(lake: Lake, topic: str) -> list[tuple[str, dict[str, str]]]:
-    """Payloads and headers."""
+    """Returns payloads and headers."""
     query = {"partition_id": 0, "count": 1000}
     answer = lake.http.get(f"{lake.path(topic)}/messages", params=query).raise_for_status().json()
     return [(_text(each["payload"]), _headers(each)) for each in answer["messages"]]

@@ -1,4 +1,4 @@
-"""A pipeline that a test runs, once or again, on the Spark and the gateway that all tests share."""
+"""A pipeline that a test runs once or repeatedly, on the Spark session and the gateway that all tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ran(NamedTuple):
 
 
 class Job:
-    """One pipeline: its file may change between two runs, its state stays."""
+    """A pipeline: its file may change between two runs, its state is kept."""
 
     def __init__(self, lake: Lake, folder: Path) -> None:
         self._lake = lake
@@ -36,7 +36,7 @@ class Job:
         return Ran(runner.run(pipeline, said.append, once=True, progress_s=60), said)
 
     def crash(self) -> None:
-        """As if the process had been killed between the sinks and Spark's note that the last batch is done."""
+        """Simulates a kill of the process between the sinks and Spark's record that the last batch is done."""
         commits = self.state / "checkpoint" / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         last.unlink()

@@ -1,4 +1,5 @@
-"""A PostgreSQL of Debian's package, in a folder of its own, as a user who may run it: it refuses to run as root."""
+"""A PostgreSQL server from Debian's package, in a folder of its own, run as an ordinary user: it refuses to run as
+root."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Database:
             connection.execute(statements)
 
     def crash(self) -> None:
-        """One process of the server dies, whereupon it ends all of them, recovers, and is there again."""
+        """Kills one process of the server; the server then ends all of them, recovers and serves again."""
         import psycopg  # noqa: PLC0415 -- an extra
 
         with self.connect() as victim, contextlib.closing(self.connect()) as witness:
@@ -61,7 +62,7 @@ def running_postgres() -> Iterator[Database]:
     pytest.importorskip("psycopg", reason="psycopg is not installed: install whippet-gateway[postgres]")
     programs = _programs()
     as_whom = _somebody() if os.geteuid() == 0 else {}
-    # Not in pytest's folders, which nobody else may enter.
+    # Not in pytest's folders, which other users may not enter.
     folder = Path(tempfile.mkdtemp(prefix="whippet-postgres-"))
     try:
         data, password = folder / "data", folder / "password"

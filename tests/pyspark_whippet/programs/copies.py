@@ -1,7 +1,6 @@
-"""Copies a topic twice, as streams that go on from where they were: copies.py URL PASSWORD FROM FOLDER [once]
+"""Copies a topic twice, as streams that resume where they were: copies.py URL PASSWORD FROM FOLDER [once]
 
-One copy takes its ids from the source, whatever order its rows come in; the other has none but those that are made of
-what it writes.
+One copy takes its ids from the source, in whatever order its rows come; the other derives them from what it writes.
 """
 
 import sys
