@@ -73,7 +73,7 @@ def test_documents_use_public_names_only(page: Path) -> None:
                 assert name in public(module).__all__, f"{page.name}: {module}.{name} is not public"
 
 
-async def test_the_programs_of_the_page_run_one_after_the_other(tmp_path: Path) -> None:
+async def test_the_programs_on_the_page_run_in_order(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     async with serving(tmp_path / "data") as server:
         for program in programs(PYTHON_PAGE):
