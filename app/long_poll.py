@@ -100,11 +100,11 @@ class LongPoll:
                 return
 
     def _missing(self) -> int:
-        there = sum(
+        available = sum(
             max(partition.readable - start, 0)
             for partition, start in zip(self.positions.partitions, self.positions.start, strict=True)
         )
-        return self._request.min_count - there
+        return self._request.min_count - available
 
     def _was_purged(self) -> bool:
         """After a purge the offsets begin anew: a client that waits for a later one gets an empty response."""

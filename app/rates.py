@@ -206,8 +206,8 @@ def _partition(partition: Partition, before: _Count | None, now: _Count, seconds
     messages = max(now.appended - before.appended, 0)
     octets = now.bytes - before.bytes
     if now.first != before.first or octets < 0:
-        there = now.appended - now.first
-        octets = messages * now.bytes // there if there else 0
+        present = now.appended - now.first
+        octets = messages * now.bytes // present if present else 0
     return PartitionRates(
         partition.place.partition,
         round(messages / seconds, DECIMALS),

@@ -28,8 +28,8 @@ class Readiness:
         self.recovery: Progress | None = None
         """None until the number of partitions is known."""
         self.certificates = CertificateExpiry()
-        self._began = time.monotonic()
-        self._took: float | None = None
+        self._started_at = time.monotonic()
+        self._start_seconds: float | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -38,12 +38,12 @@ class Readiness:
     @property
     def seconds(self) -> float:
         """How long the start took, or has taken so far."""
-        return time.monotonic() - self._began if self._took is None else self._took
+        return time.monotonic() - self._started_at if self._start_seconds is None else self._start_seconds
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage
         if stage is Stage.READY:
-            self._took = time.monotonic() - self._began
+            self._start_seconds = time.monotonic() - self._started_at
 
     def sentence(self) -> str:
         match self.stage:

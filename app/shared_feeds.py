@@ -231,18 +231,23 @@ class SharedFeed(Generic[Content]):
     # ---------------------------------------------------------------------------------------------------------- pieces
 
     def _make(self, key: Key) -> asyncio.Future[Piece[Content | None]]:
-        made = self._loop.create_task(self._read(key[1], key[2]))
-        self._pieces[key] = made
-        made.add_done_callback(lambda _: self._keep(key, made))
-        return made
+        reading = self._loop.create_task(self._read(key[1], key[2]))
+        self._pieces[key] = reading
+        reading.add_done_callback(lambda _: self._keep(key, reading))
+        return reading
 
-    def _keep(self, key: Key, made: asyncio.Future[Piece[Content | None]]) -> None:
-        if self._pieces.get(key) is not made:
+    def _keep(self, key: Key, reading: asyncio.Future[Piece[Content | None]]) -> None:
+        if self._pieces.get(key) is not reading:
             return
-        if made.cancelled() or made.exception() is not None or made.result().content is None or self.readers < 2:
+        if (
+            reading.cancelled()
+            or reading.exception() is not None
+            or reading.result().content is None
+            or self.readers < 2
+        ):
             del self._pieces[key]
             return
-        self._kept_bytes += _size(made)
+        self._kept_bytes += _size(reading)
         while len(self._pieces) > PIECES_KEPT or self._kept_bytes > KEPT_BYTES_MAX:
             gone = self._pieces.pop(next(iter(self._pieces)))
             if gone.done():
@@ -332,8 +337,8 @@ class SharedFeed(Generic[Content]):
                 del untils[i]
 
 
-def _size(made: asyncio.Future[Piece[Content | None]]) -> int:
-    content = made.result().content
+def _size(reading: asyncio.Future[Piece[Content | None]]) -> int:
+    content = reading.result().content
     return 0 if content is None else len(content)
 
 

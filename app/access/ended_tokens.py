@@ -165,9 +165,9 @@ class EndedTokens:
 
 
 def _entries(content: bytes, path: str) -> Iterator[Entry]:
-    """A last line without its end was never answered for. Any other that cannot be read is said."""
+    """Ignores a partial last line, which was never acknowledged. Reports any other line that cannot be decoded."""
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             yield _LINE.decode(line)
         except NOT_UNDERSTOOD as error:
-            _log.error("%s: line %d cannot be understood, a token may count that had ended: %s", path, number, error)
+            _log.error("%s: line %d cannot be understood; an ended token may be valid again: %s", path, number, error)

@@ -165,7 +165,7 @@ class Users:
         users_max: int = USERS_MAX,
     ) -> Users:
         """Reads the users of the store. Creates the root user if there is none, but only in memory: `save_root` stores
-        it. Raises ConfigError if the environment does not say clearly who root is."""
+        it. Raises ConfigError if the environment does not define root completely."""
         found, unreadable = _read(store.users)
         if ROOT in unreadable:
             raise CatalogueError(
@@ -187,8 +187,8 @@ class Users:
         given = {name: str(value) for name, value in environment.items()}
         name, password = given.get("IGGY_ROOT_USERNAME"), given.get("IGGY_ROOT_PASSWORD")
         if (name is None) != (password is None):
-            there, missing = ("USERNAME", "PASSWORD") if password is None else ("PASSWORD", "USERNAME")
-            raise ConfigError(f"IGGY_ROOT_{there} is set and IGGY_ROOT_{missing} is not: set both, or neither")
+            given_half, missing = ("USERNAME", "PASSWORD") if password is None else ("PASSWORD", "USERNAME")
+            raise ConfigError(f"IGGY_ROOT_{given_half} is set and IGGY_ROOT_{missing} is not: set both, or neither")
         if name is not None and password is not None:
             _refuse_length("IGGY_ROOT_USERNAME", name, NAME_BYTES)
             _refuse_length("IGGY_ROOT_PASSWORD", password, PASSWORD_BYTES)
@@ -210,7 +210,7 @@ class Users:
 
     async def save_root(self) -> None:
         """Stores a root user that this start has created. Call it last, right before the password is shown: a start
-        that fails earlier must not leave a root user behind whose password nobody has seen."""
+        that fails earlier must not leave a root user whose password nobody has seen."""
         if self.root_password is RootPassword.EARLIER_START:
             return
         async with self._changing:

@@ -57,8 +57,8 @@ def check_incarnation(
     | requests.Request,
     known: int,
 ) -> None:
-    """Refuses a request for one partition whose client knows another incarnation of it. To be called in the same turn
-    in which the request is carried out; what is not there is for that to refuse."""
+    """Refuses a request for one partition whose client knows another incarnation of it. Call this in the same iteration
+    of the event loop in which the request is executed; the execution refuses what does not exist."""
     current_user(gateway, login)
     if isinstance(request, requests.SendMessages):
         is_named = request.partitioning.kind is requests.PartitioningKind.PARTITION_ID

@@ -194,7 +194,7 @@ async def execute(gateway: Gateway, session: Session, request: requests.Request)
         if command.changes:
             return await _execute_change(gateway, session, command, request)
         target = _authorize(gateway, command, request, login)
-        answer = None if target is None else await command.handler(gateway, session, request, target)
+        response = None if target is None else await command.handler(gateway, session, request, target)
         if command.discloses and gateway.users.changes != seen:
             _authorize(gateway, command, request, login)
     except StorageError as error:
@@ -205,7 +205,7 @@ async def execute(gateway: Gateway, session: Session, request: requests.Request)
         gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
         raise
     else:
-        return answer
+        return response
     finally:
         gateway.measurements.commands[type(request)][session.transport].add(perf_counter() - began)
 
@@ -265,11 +265,11 @@ async def _execute_change(gateway: Gateway, session: Session, command: Command, 
             return None
         announce = gateway.catalogue_events.announcement(request, target)
         about = _description(request, target)
-        answer = await command.handler(gateway, session, request, target)
+        response = await command.handler(gateway, session, request, target)
         _log.info("%s, user %r: %s %s", session.address, user.username, command.name, about)
         if announce is not None:
-            announce(answer)
-        return answer
+            announce(response)
+        return response
 
 
 def _description(request: requests.Request, target: Target) -> str:

@@ -214,7 +214,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class PartitionRoute(msgspec.Struct, frozen=True):
-    """The route tells a client which node has a partition, in which incarnation. This server is the only node."""
+    """Which node has a partition, in which incarnation. This server is the only node."""
 
     incarnation: int
     metadata_op: int

@@ -172,7 +172,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _compression,
         lambda system, _: system.compression.default_algorithm,
         True,
-        "How messages are to be compressed on the disk: none or gzip.",
+        "How messages are compressed on the disk: none or gzip.",
     ),
     "consumer_offset_durability": O(
         ValueKind.STRING,
@@ -180,7 +180,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _durability,
         _default_durability,
         False,
-        "When a stored offset is acknowledged: persisted, when the disk has it; replicated, as the server does it.",
+        "When a stored offset is acknowledged: persisted: when it is on the disk; replicated: at the server's level.",
     ),
     "durability": O(
         ValueKind.STRING,
@@ -188,7 +188,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _durability,
         _default_durability,
         False,
-        "When messages are acknowledged: persisted, when the disk has them; replicated, as the server does it.",
+        "When messages are acknowledged: persisted: when they are on the disk; replicated: at the server's level.",
     ),
     "enforce_fsync": O(
         ValueKind.BOOL,
@@ -196,7 +196,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _boolean,
         lambda _, store: store.durability is Durability.SYNCED,
         False,
-        "Another name of durability, for programs that know it under this one: true is persisted, false is replicated.",
+        "Older name of durability: true is persisted, false is replicated.",
     ),
     "max_topic_size": O(
         ValueKind.UINT64,
@@ -204,7 +204,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _topic_size,
         lambda system, _: UNLIMITED if system.topic.max_size is None else system.topic.max_size,
         True,
-        "Bytes that the topic may have before its oldest segments are deleted, or sends refused; at least one segment.",
+        "Size in bytes beyond which the oldest segments are deleted, or sends refused; at least one segment.",
     ),
     "message_deduplication": O(
         ValueKind.BOOL,
@@ -212,7 +212,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _boolean,
         lambda system, _: system.message_deduplication.enabled,
         True,
-        "Whether messages are left out whose id the same partition has been sent lately.",
+        "Whether a message is dropped if its partition has recently received the same id.",
     ),
     "message_deduplication_expiry": O(
         ValueKind.UINT64,
@@ -220,7 +220,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _expiry,
         lambda system, _: int(system.message_deduplication.expiry * 1_000_000) or UNLIMITED,
         True,
-        "Microseconds for which an id is remembered, or a duration such as 1 hour.",
+        "How long an id is remembered: microseconds, or a duration such as 1 hour.",
     ),
     "message_deduplication_max_entries": O(
         ValueKind.UINT64,
@@ -228,7 +228,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _ids,
         lambda system, _: system.message_deduplication.max_entries or UNLIMITED,
         True,
-        "Ids that each partition remembers, some 30 bytes for each: more than are sent again after a failure.",
+        "Number of ids that each partition remembers, some 30 bytes each: more than are repeated after a failure.",
     ),
     "message_expiry": O(
         ValueKind.UINT64,
@@ -236,7 +236,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _expiry,
         lambda system, _: UNLIMITED if system.topic.message_expiry is None else system.topic.message_expiry,
         True,
-        "Microseconds for which messages are kept at least, or a duration such as 7 days.",
+        "How long messages are kept at least: microseconds, or a duration such as 7 days.",
     ),
     "messages_required_to_save": O(
         ValueKind.UINT32,
@@ -244,7 +244,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _messages_to_save,
         lambda _, store: min(store.messages_required_to_save, U32_MAX),
         False,
-        "Messages of a partition that are gathered before they are written; above 1 they are acknowledged from memory.",
+        "Messages of a partition that are collected before a write; above 1 they are acknowledged from memory.",
     ),
     "partition_resize_policy": O(
         ValueKind.STRING,
@@ -252,7 +252,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _resize_policy,
         lambda *_: MUTABLE,
         False,
-        "Whether partitions can be added and deleted later: mutable, they can; fixed, they cannot.",
+        "Whether partitions can be added and deleted later (mutable) or not (fixed).",
     ),
     "preallocate_segments": O(
         ValueKind.BOOL,
@@ -260,7 +260,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _boolean,
         lambda *_: False,
         False,
-        "Whether the space of a whole segment is reserved on the disk when it is begun.",
+        "Whether the disk space of a whole segment is reserved when it is created.",
     ),
     "replication_factor": O(
         ValueKind.UINT32,
@@ -268,7 +268,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _replication_factor,
         lambda *_: 1,
         False,
-        "How many nodes have each partition: 1, because there is one node.",
+        "Number of nodes that store each partition: 1, because there is one node.",
     ),
     "segment_size": O(
         ValueKind.UINT64,
@@ -276,7 +276,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _segment_size,
         lambda _, store: store.segment_bytes,
         False,
-        "Bytes at which a segment is closed and the next one begun.",
+        "Size in bytes at which a segment is closed and the next one is created.",
     ),
     "size_of_messages_required_to_save": O(
         ValueKind.UINT64,
@@ -284,7 +284,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         _size_to_save,
         lambda _, store: store.bytes_required_to_save,
         False,
-        "Bytes of gathered messages at which they are written, however few they are.",
+        "Bytes of collected messages that cause a write, however few messages they are.",
     ),
 }
 """In the order of the keys, as in all responses."""

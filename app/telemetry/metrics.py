@@ -45,10 +45,10 @@ class Series(NamedTuple):
     """A counter: its samples have the suffix `_total`."""
 
     def family(self) -> Metric:
-        made = (CounterMetricFamily if self.counts else GaugeMetricFamily)(self.name, self.help, labels=self.labels)
+        family = (CounterMetricFamily if self.counts else GaugeMetricFamily)(self.name, self.help, labels=self.labels)
         for labels, value in self.values:
-            made.add_metric(labels, value)
-        return made
+            family.add_metric(labels, value)
+        return family
 
 
 class Timings(NamedTuple):
@@ -60,11 +60,11 @@ class Timings(NamedTuple):
     labels: Labels
 
     def family(self) -> Metric:
-        made = HistogramMetricFamily(self.name, self.help, labels=self.labels)
+        family = HistogramMetricFamily(self.name, self.help, labels=self.labels)
         for labels, counts, seconds in self.values:
             buckets = list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True))
-            made.add_metric(labels, buckets, seconds)
-        return made
+            family.add_metric(labels, buckets, seconds)
+        return family
 
 
 _BOUNDS = (*map(str, BOUNDS), "+Inf")
@@ -105,7 +105,7 @@ def _plain_integers(text: bytes) -> bytes:
     return _WHOLE.sub(rb"\1", text)
 
 
-# ------------------------------------------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------------------------------------------- the series
 
 
 def _gauge(name: str, sentence: str, value: float) -> Series:
