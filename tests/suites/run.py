@@ -40,14 +40,14 @@ PORTS = {
 """Where the tests of the Python SDK look for the port of each listener."""
 
 CLI_COMMANDS = (
-    *("ping", "me", "stats", "cluster-metadata", "stream create s", "stream list", "stream get s", "stream update s z"),
+    *("ping", "me", "stats", "cluster metadata", "stream create s", "stream list", "stream get s", "stream update s z"),
     *("topic create z t 2 none", "topic list z", "topic get z t", "partition create z t 1", "partition delete z t 1"),
     *("consumer-group create z t g", "consumer-group list z t", "consumer-group get z t g"),
     *("message send z t hello --partition-id 0", "message poll z t 0 --first", "consumer-offset set 1 z t 0 0"),
     *("consumer-offset get 1 z t 0", "message flush z t 0", "consumer-group delete z t g", "topic purge z t"),
     *("user create alice secret", "user list", "user get alice", "user status alice inactive", "user delete alice"),
-    *("pat create ci none", "pat list", "pat delete ci", "client list", "topic delete z t", "stream purge z"),
-    "stream delete z",
+    *("pat create laptop none", "pat list", "pat delete laptop", "client list", "topic delete z t", "stream purge z"),
+    *("options topic", "stream delete z"),
 )
 
 Suite = Callable[[str, Path], Outcome]
