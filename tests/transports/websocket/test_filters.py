@@ -314,12 +314,18 @@ def test_no_cache_keeps_what_clients_say() -> None:
     found = set()
     for package in ("app", "transports"):
         for path in (ROOT / package).rglob("*.py"):
-            names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            names = {
+                f"functools.{alias.name}"
+                for node in nodes
+                if isinstance(node, ast.ImportFrom) and node.module == "functools"
+                for alias in node.names
+            }
             names |= {
                 f"{node.value.id}.{node.attr}"
-                for node in ast.walk(ast.parse(path.read_text()))
+                for node in nodes
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
             }
-            if names & {"lru_cache", "cache", "functools.lru_cache", "functools.cache"}:
+            if names & {"functools.lru_cache", "functools.cache"}:
                 found.add(str(path.relative_to(ROOT)))
     assert found == set(CACHES)
