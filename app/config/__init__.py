@@ -1,7 +1,7 @@
-"""The configuration: `server.toml` and IGGY_ variables, read once and checked, as one frozen value.
+"""The configuration: `server.toml` and IGGY_ variables, read once, validated, as one frozen value.
 
-The composition root and the command line call `load`; everybody else is handed the part that concerns it. What a key
-means is written where it is defined, in `schema`, `listeners` and `system`.
+The composition root and the command line call `load`; other modules receive the part that they need. The meaning of
+each key is documented where it is defined, in `schema`, `listeners` and `system`.
 """
 
 from whippet.app.config.error import ConfigError

@@ -1,7 +1,7 @@
-"""Older and other spellings of keys, each with the key that it means today.
+"""Older and other spellings of keys, each with today's key.
 
-Files and variables may use them as if they were the key itself, with the values of that key. Where both are given in
-the same place, the key of today counts.
+Files and variables may use them like the key itself, with the same values. Where both are given in the same place,
+today's key takes precedence.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ NAMES = (*KEYS, *ALIASES)
 """Every dotted name with an effect, and those that support.py names."""
 
 ACCEPTED = (*NAMES, *RULES)
-"""Every dotted name that a file may have."""
+"""Every dotted name that a file may contain."""
 
 TABLES = {name[:dot] for name in ACCEPTED for dot in range(len(name)) if name[dot] == "."}
 """Every name that a file may have a table for; the elements of a list end in `[]`."""
 
 VARIABLES = {variable(each): each for name in ACCEPTED for each in numbered(name)} | {"IGGY_PATH": "system.path"}
-"""The dotted name, with the table's number if it is in a list, of every variable."""
+"""The dotted name of every variable, with the table's number if it is in a list."""

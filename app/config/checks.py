@@ -1,6 +1,6 @@
-"""Combinations of settings that cannot work, each valid for itself. The start is refused, before anything is touched.
+"""Rejects combinations of settings that cannot work, each valid by itself, before anything is touched.
 
-Every check gives the keys that it is about, of which the first that somebody has set is blamed, and a sentence.
+Every check yields the keys that it is about and a sentence; the error names the first of these keys that was set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PERIODS = {
     "personal_access_token.cleaner.interval": "personal_access_token.cleaner.enabled",
     "heartbeat.interval": "heartbeat.enabled",
 }
-"""Periods that may be 0 only while what they are for is switched off."""
+"""Periods that may be 0 only while the switch next to them is off."""
 
 Problem = tuple[tuple[str, ...], str]
 
@@ -51,7 +51,7 @@ def problems(config: Config) -> Iterator[Problem]:
 def _periods(config: Config) -> Iterator[Problem]:
     for key, switch in PERIODS.items():
         if attrgetter(switch)(config) and attrgetter(key)(config) <= 0:
-            yield (key, switch), f"{key} has to be above 0 while {switch} is true"
+            yield (key, switch), f"{key} must be above 0 while {switch} is true"
 
 
 def _limits(config: Config) -> Iterator[Problem]:
@@ -70,17 +70,17 @@ def _limits(config: Config) -> Iterator[Problem]:
         (limits.unflushed_bytes, limits.partition_unflushed_bytes, (total, partition), partition),
     ):
         if value < least:
-            yield keys, f"{keys[0]} ({write_size(value)}) has to be at least {reason} ({write_size(least)})"
+            yield keys, f"{keys[0]} ({write_size(value)}) must be at least {reason} ({write_size(least)})"
     if system.topic.max_size is not None and system.topic.max_size < system.segment.size:
         yield (
             ("system.topic.max_size", "system.segment.size"),
-            f"system.topic.max_size ({write_size(system.topic.max_size)}) has to be at least "
+            f"system.topic.max_size ({write_size(system.topic.max_size)}) must be at least "
             f"system.segment.size ({write_size(system.segment.size)})",
         )
     if 0 < logging.max_total_size < logging.max_file_size:
         yield (
             ("system.logging.max_total_size", "system.logging.max_file_size"),
-            f"system.logging.max_total_size ({write_size(logging.max_total_size)}) has to be 0 or at least "
+            f"system.logging.max_total_size ({write_size(logging.max_total_size)}) must be 0 or at least "
             f"system.logging.max_file_size ({write_size(logging.max_file_size)})",
         )
 
@@ -89,8 +89,8 @@ def _leases(config: Config) -> Iterator[Problem]:
     leases = config.http.leases
     if not leases.expiry_min <= leases.expiry <= leases.expiry_max:
         keys = ("http.leases.expiry", "http.leases.expiry_min", "http.leases.expiry_max")
-        said = [f"{key} ({DURATION.write(attrgetter(key)(config))})" for key in keys]
-        yield keys, f"{said[0]} has to be from {said[1]} to {said[2]}"
+        shown = [f"{key} ({DURATION.write(attrgetter(key)(config))})" for key in keys]
+        yield keys, f"{shown[0]} must be from {shown[1]} to {shown[2]}"
 
 
 def _protocol(config: Config) -> Iterator[Problem]:
@@ -99,32 +99,33 @@ def _protocol(config: Config) -> Iterator[Problem]:
         yield (
             ("system.protocol.newest", "system.protocol.oldest"),
             (
-                f"system.protocol.newest ({write_protocol_version(protocol.newest)}) has to be at least "
+                f"system.protocol.newest ({write_protocol_version(protocol.newest)}) must be at least "
                 f"system.protocol.oldest ({write_protocol_version(protocol.oldest)})"
             ),
         )
 
 
 def _memory_pool(config: Config) -> Iterator[Problem]:
-    """The pool has no effect, but a file that Iggy would refuse is refused here too."""
+    """The pool has no effect, but a file that Iggy would refuse is refused here, too."""
     pool = config.system.memory_pool
     if pool.enabled and (pool.size < 512 * MIB or pool.size % 4096):
         yield (
             ("system.memory_pool.size", "system.memory_pool.enabled"),
-            f"system.memory_pool.size ({write_size(pool.size)}) has to be at least 512 MiB and a multiple of 4 KiB "
+            f"system.memory_pool.size ({write_size(pool.size)}) must be at least 512 MiB and a multiple of 4 KiB "
             "while system.memory_pool.enabled is true",
         )
     capacity = pool.bucket_capacity
     if pool.enabled and (capacity < 128 or capacity & (capacity - 1)):
         yield (
             ("system.memory_pool.bucket_capacity", "system.memory_pool.enabled"),
-            f"system.memory_pool.bucket_capacity ({capacity}) has to be a power of two from 128 "
+            f"system.memory_pool.bucket_capacity ({capacity}) must be a power of two, at least 128, "
             "while system.memory_pool.enabled is true",
         )
 
 
 JWT_SECRET_BYTES_MIN = 32
-"""RFC 7518 asks for as many as the hash of HS256 has; fewer can be tried one by one with a single token."""
+"""RFC 7518 requires as many bytes as the hash of HS256 has; a shorter secret can be found by trial with a single
+token."""
 
 
 def _secrets(config: Config) -> Iterator[Problem]:
@@ -134,13 +135,13 @@ def _secrets(config: Config) -> Iterator[Problem]:
         if length is None:
             yield (
                 (f"http.jwt.{name}", "http.jwt.use_base64_secret"),
-                f"http.jwt.{name} has to be base64 while http.jwt.use_base64_secret is true",
+                f"http.jwt.{name} must be base64 while http.jwt.use_base64_secret is true",
             )
         elif secret and length < JWT_SECRET_BYTES_MIN:
             yield (
                 (f"http.jwt.{name}",),
                 f"http.jwt.{name} is too short: it has {length} bytes and needs {JWT_SECRET_BYTES_MIN}, because "
-                "whoever guesses it can be every user; leave it empty and one is made and kept in the data folder",
+                "anyone who guesses it can act as any user; leave it empty and one is generated in the data folder",
             )
 
 
@@ -179,7 +180,7 @@ def _listeners(config: Config) -> Iterator[Problem]:
     for (key, address), (other, other_address) in itertools.combinations(taken, 2):
         wildcard = bool({"0.0.0.0", "::"} & {address.host, other_address.host})
         if address.port == other_address.port and (wildcard or address.host == other_address.host):
-            yield (key, other), f"{key} and {other} both want TCP port {address.port}; give each a port of its own"
+            yield (key, other), f"{key} and {other} both use TCP port {address.port}; give each its own port"
 
 
 def _quic_certificate(config: Config) -> Iterator[Problem]:
@@ -203,11 +204,11 @@ def _cors(config: Config) -> Iterator[Problem]:
         return
     origins, key = [origin.strip() for origin in cors.allowed_origins], "http.cors.allowed_origins"
     if "*" in origins[1:]:
-        yield (key,), f"{key}: `*`, any origin, can only be the first entry"
+        yield (key,), f"{key}: `*`, which means any origin, can only be the first entry"
     if cors.allow_credentials and origins[:1] == ["*"]:
         yield (
             ("http.cors.allow_credentials", key),
-            f"http.cors.allow_credentials needs the origins by name in {key}: with `*` any page may act for visitors",
+            f"http.cors.allow_credentials needs origins by name in {key}: with `*`, any page may act for its visitors",
         )
 
 
@@ -219,7 +220,7 @@ def _trusted_issuers(config: Config) -> Iterator[Problem]:
                 keys = tuple(f"{table}.{each}" for each in (field, "issuer", "audience", "jwks_url", "user_id"))
                 yield keys, f"{table}.{field} is needed: a trusted issuer has issuer, audience and jwks_url"
         if not issuer.jwks_url.startswith(("https://", "http://")):
-            yield (f"{table}.jwks_url", f"{table}.issuer"), f"{table}.jwks_url has to begin with https:// or http://"
+            yield (f"{table}.jwks_url", f"{table}.issuer"), f"{table}.jwks_url must begin with https:// or http://"
 
 
 def _cluster(config: Config) -> Iterator[Problem]:

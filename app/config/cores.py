@@ -1,7 +1,8 @@
-"""Which cores the shards get: the notation of `system.sharding.cpu_allocation`, and what it comes to on a machine.
+"""Which cores the shards get: the notation of `system.sharding.cpu_allocation`, and its meaning on a machine.
 
-Reading the notation needs no machine, so a file can be checked anywhere; `resolve` is called once, at the start. A NUMA
-wish that this machine cannot grant falls back to all cores, a plain number or range that it does not have is an error.
+Parsing the notation needs no machine, so a file can be checked anywhere; `resolve` is called once, at the start. A NUMA
+allocation that this machine cannot satisfy falls back to all cores; a number or range that it does not have is an
+error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from whippet.app.config.formats import Format, Invalid
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What was asked for. None of the wishes set: all cores."""
+    """The requested allocation. Without any of the options: all cores."""
 
     text: str = "all"
     count: int | None = None
@@ -24,7 +25,7 @@ class Allocation(msgspec.Struct, frozen=True):
     """First core, and the one after the last."""
     nodes: tuple[int, ...] = ()
     cores_per_node: int = 0
-    """0: all of the node's."""
+    """0: all cores of the node."""
     one_per_core: bool = False
     """Leave out the second hardware thread of a core."""
 
@@ -76,7 +77,7 @@ CPU_ALLOCATION = Format(
 
 
 def resolve(allocation: Allocation, machine: Machine) -> tuple[int, tuple[int, ...]]:
-    """How many shards there are, and the cores to pin them to (none: the operating system places them)."""
+    """Returns the number of shards, and the cores to pin them to (none: the operating system places them)."""
     available = machine.available
     if allocation.count is not None:
         if allocation.count > len(available):
@@ -101,12 +102,13 @@ def resolve(allocation: Allocation, machine: Machine) -> tuple[int, tuple[int, .
 
 def _pinned(cores: tuple[int, ...], available: tuple[int, ...]) -> tuple[int, ...]:
     """With one or two cores the event loop shares one with a shard, which must then be free to get out of its way:
-    pinned there, two shards were measured to write 10 to 25 % less. Who names the cores gets them all the same."""
+    pinned there, two shards were measured to write 10 to 25 % less. Cores that are named explicitly are always
+    pinned."""
     return cores if len(available) > 2 else ()
 
 
 def this_machine(system: str = "/sys/devices/system") -> Machine:
-    """What Linux tells in /sys; where it tells nothing, there are cores but no nodes."""
+    """Reads what Linux reports in /sys; without it, there are cores but no nodes."""
     available = (
         tuple(sorted(os.sched_getaffinity(0)))
         if hasattr(os, "sched_getaffinity")
@@ -125,7 +127,7 @@ def this_machine(system: str = "/sys/devices/system") -> Machine:
 
 
 def _core_list(path: Path) -> tuple[int, ...]:
-    """The kernel's notation, such as 0-3,8-11."""
+    """Parses the kernel's notation, such as 0-3,8-11."""
     try:
         parts = path.read_text().strip().split(",")
         spans = [(part.split("-") * 2)[:2] for part in parts if part]

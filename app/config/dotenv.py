@@ -1,4 +1,4 @@
-"""The `.env` file: variables for those who do not want to export them. What the real environment says counts more."""
+"""The `.env` file: variables without exporting them. Those of the real environment take precedence."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def find(environ: Mapping[str, str], cwd: str) -> Path | None:
-    """The file that IGGY_ENV_PATH names, else the nearest `.env` in the working directory or above it."""
+    """Returns the file that IGGY_ENV_PATH names, else the nearest `.env` in the working directory or above it."""
     if named := environ.get("IGGY_ENV_PATH", "").strip():
         path = Path(cwd, named)
         if not path.is_file():
-            raise ConfigError(f"IGGY_ENV_PATH: {named!r}: there is no such file")
+            raise ConfigError(f"IGGY_ENV_PATH: {named!r}: no such file")
         return path
     return next((path for folder in (Path(cwd), *Path(cwd).parents) if (path := folder / ".env").is_file()), None)
 
 
 def read(path: Path) -> tuple[dict[str, str], list[str]]:
-    """The variables, and a warning for each line that is none: such a file may be meant for other programs too."""
+    """Returns the variables, and a warning for each line that is not one: such a file may also belong to other
+    programs."""
     variables, warnings = {}, []
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -40,7 +41,7 @@ def read(path: Path) -> tuple[dict[str, str], list[str]]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            warnings.append(f"{path}: line {number}: NAME=value is needed; ignored")
+            warnings.append(f"{path}: line {number}: not NAME=value; ignored")
         elif match["quoted"] is not None:
             variables[match["name"]] = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), match["quoted"])
         else:

@@ -1,7 +1,7 @@
-"""How a value is written in the file or a variable, and what the server gets to see instead.
+"""How values are written in the file or a variable, and which values the server gets for them.
 
-A `Format` reads what TOML gave (or what a variable's text would have been in TOML) and writes it back in the form that
-`whippet config` shows, so that reading what was written always gives the same value. Nothing here knows any key.
+A `Format` reads a TOML value (a variable's text is first turned into one) and writes it back in the form that `whippet
+config` shows, so that reading it again returns the same value. This module knows no keys.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ MASK = "******"
 
 
 class Invalid(ValueError):
-    """Not a value of the format."""
+    """Raised for a value that the format does not allow."""
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     needs: str
     """What a valid value looks like; completes '... is needed'."""
     parse: Callable[[object], Any]
-    """A TOML value to the server's value; raises ValueError (Invalid) when it is not one of these."""
+    """Converts a TOML value to the server's value; raises ValueError (Invalid) if it is not valid."""
     write: Callable[[Any], object] = lambda value: value
-    """The server's value back to a TOML value."""
+    """Converts the server's value back to a TOML value."""
     from_text: Callable[[str], object] = lambda text: text
-    """A variable's text to the TOML value it stands for; what cannot be one stays text, for `parse` to refuse."""
+    """Converts a variable's text to the TOML value it stands for; anything else stays text, for `parse` to refuse."""
     rule: str = ""
     """A restriction beyond the form, such as a range."""
     words: tuple[str, ...] = ()
-    """All valid values, where these are a few words."""
+    """All valid values, if they are a few words."""
     secret: bool = False
 
     @property
@@ -42,7 +42,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret(str):
-    """Text that shows itself only to who asks for it: a struct or a trace that prints it prints the mask."""
+    """Text whose repr is a mask, so that structs and traces do not reveal it."""
 
     __slots__ = ()
 
@@ -51,14 +51,14 @@ class Secret(str):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a listener binds; port 0 lets the operating system choose."""
+    """The address that a listener binds to; port 0 lets the operating system choose."""
 
     host: str
     port: int
 
     @property
     def is_ipv4(self) -> bool:
-        """Whether it is written as one; what a name stands for is not looked up."""
+        """Whether it is written as an IPv4 address; names are not resolved."""
         return re.fullmatch(r"\d+(\.\d+){3}", self.host, re.ASCII) is not None
 
     def __str__(self) -> str:
@@ -69,11 +69,11 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# Making one format from another.
+# Formats made from other formats.
 
 
 def restrict(base: Format, rule: str, holds: Callable[[Any], bool]) -> Format:
-    """The base format, of which only the values are valid for which `holds`."""
+    """Returns the base format, restricted to the values for which `holds` is true."""
 
     def parse(value: object) -> Any:
         result = base.parse(value)
@@ -85,7 +85,7 @@ def restrict(base: Format, rule: str, holds: Callable[[Any], bool]) -> Format:
 
 
 def optional(base: Format) -> Format:
-    """The base format, or the empty text, which stands for None: not set."""
+    """Returns the base format with the empty text as an additional value, which means None: not set."""
     return msgspec.structs.replace(
         base,
         needs=f"{base.needs} or an empty text",
@@ -94,7 +94,7 @@ def optional(base: Format) -> Format:
     )
 
 
-# Booleans, whole numbers, text.
+# Booleans, integers, text.
 
 
 def _parse_boolean(value: object) -> bool:
@@ -124,7 +124,7 @@ def _integer_from_text(text: str) -> object:
 
 
 BOOLEAN = Format(needs="true or false", parse=_parse_boolean, from_text=_boolean_from_text)
-INTEGER = Format(needs="a whole number", parse=_parse_integer, from_text=_integer_from_text)
+INTEGER = Format(needs="an integer", parse=_parse_integer, from_text=_integer_from_text)
 TEXT = Format(needs="a text", parse=_parse_text)
 SECRET = Format(
     needs="a text",
@@ -144,7 +144,7 @@ def integer(low: int, high: int | None = None) -> Format:
     return restrict(INTEGER, rule, lambda number: low <= number and (high is None or number <= high))
 
 
-# One word of a few, and lists.
+# Choices and lists.
 
 
 def choice(*words: str, spellings: dict[object, str] | None = None) -> Format:
@@ -216,7 +216,7 @@ def parse_size(value: object) -> int:
 
 
 def write_size(size: int) -> str:
-    """In the unit that gives the smallest whole number."""
+    """Writes a size in the unit that gives the smallest whole number."""
     exact = [(size // factor, unit) for unit, factor in _SIZE_UNITS.items() if size % factor == 0]
     return "0" if size == 0 else "{} {}".format(*min(exact, key=lambda pair: pair[0]))
 
@@ -293,7 +293,8 @@ def parse_duration(value: object) -> float:
 
 
 def parse_expiry(value: object) -> int | None:
-    """Microseconds, or None: never. Zero is refused: on the wire it means the server's default, which this is."""
+    """Returns microseconds, or None for never. Zero is refused: on the wire it means the server's default, which is
+    what this sets."""
     if isinstance(value, str) and value.strip().lower() in _NEVER:
         return None
     microseconds = _parse_nanoseconds(value) // 1_000
@@ -315,7 +316,7 @@ EXPIRY = Format(
     write=lambda microseconds: "none" if microseconds is None else _write_nanoseconds(microseconds * 1_000),
 )
 
-# Addresses and the level of the log.
+# Addresses, versions and log levels.
 
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%\w+)?)\]|([^\[\]:\s/]+)):(\d{1,5})", re.ASCII)
 
@@ -354,7 +355,7 @@ LEVELS = ("off", "error", "warn", "info", "debug", "trace")
 
 
 def _parse_level(value: object) -> str:
-    """Iggy takes filters such as `warn,server=trace`; the level without a target is the one that applies here."""
+    """Iggy accepts filters such as `warn,server=trace`; the level without a target is the one that applies here."""
     words = [word.strip().lower() for word in value.split(",")] if isinstance(value, str) else []
     plain = [word for word in words if "=" not in word]
     if not plain or plain[-1] not in LEVELS:

@@ -1,7 +1,7 @@
-"""Keys that releases of Iggy have had since 0.6, or that its own files carry, and that are no fields of the schema.
+"""Keys that releases of Iggy have had since 0.6, or that its own files contain, and that are not fields of the schema.
 
 None of them has an effect here. Most only tune machinery of Iggy: any value is accepted, and the log names the keys
-once, at the start. Some ask for something that would not happen: only the values that do not ask for it are accepted.
+once, at the start. Some request something that would not happen: only the values that do not request it are accepted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from whippet.app.config.error import ConfigError
 
 NO_NODES = "this server exchanges nothing with other nodes"
-NO_QUEUES = "requests wait in no queues between threads; system.limits bounds what is in hand"
-NEVER_READ = "Iggy does not read it either, although its files have it"
+NO_QUEUES = "requests do not wait in queues between threads; system.limits bounds them"
+NEVER_READ = "Iggy does not read it either, although its files contain it"
 
 
 class Rule(NamedTuple):
@@ -51,7 +51,7 @@ RULES: Mapping[str, Rule] = {
     "cluster.view_change_status_timeout": Rule(NO_NODES),
     "cluster.view_probe_attempts_max": Rule(NO_NODES),
     "http.jwt.enabled": Rule("the HTTP API always uses JSON web tokens", (True,)),
-    "http.jwt.refresh_token_expiry": Rule("there are no refresh tokens, an access token is renewed before it expires"),
+    "http.jwt.refresh_token_expiry": Rule("there are no refresh tokens; an access token is renewed before it expires"),
     "message_bus.close_grace": Rule(NO_NODES),
     "message_bus.close_peer_timeout": Rule(NO_NODES),
     "message_bus.handshake_grace": Rule("system.limits.silence_before_login bounds the time of a handshake"),
@@ -90,19 +90,19 @@ RULES: Mapping[str, Rule] = {
 
 
 class Found(NamedTuple):
-    """A key of the table that somebody has set."""
+    """A key of the table that was set."""
 
     name: str
     """As the table has it."""
     value: object
     where: str
-    """How an error begins."""
+    """How an error about it begins."""
     origin: str
     """The file, or the variable."""
 
 
 def lines(found: Iterable[Found]) -> Iterator[str]:
-    """A line for the log for each reason and origin; raises ConfigError for a value that is not accepted."""
+    """Yields a line for the log for each reason and origin; raises ConfigError for a value that is not accepted."""
     without_effect: dict[tuple[str, str], list[str]] = {}
     for name, value, where, origin in found:
         rule = RULES[name]
@@ -115,7 +115,7 @@ def lines(found: Iterable[Found]) -> Iterator[str]:
 
 
 def _typed(value: object) -> object:
-    """Variables hold texts."""
+    """Variables contain text."""
     text = value.strip().lower() if isinstance(value, str) else value
     return {"true": True, "false": False}.get(text, value) if isinstance(text, str) else value
 

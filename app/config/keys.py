@@ -1,7 +1,8 @@
-"""Every key by its dotted name, found by walking the structs of the schema; nothing else lists them.
+"""Every key by its dotted name, found by walking the structs of the schema; no other module lists them.
 
-The reader, the printer and the documentation all go by this list, so a field added to a struct is at once a key, a
-variable and a line of the documentation. A key in a list of tables has `[]` in its name, for the number of the table.
+The reader, the printer and the documentation all use this list, so a field added to a struct is at once a key, a
+variable and a line of the documentation. A key in a list of tables has `[]` in its name, in place of the number of the
+table.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from whippet.app.config.schema import Config
 from whippet.app.config.section import Section
 
 TABLES_MAX = 10
-"""A list of tables can be given in variables for the numbers 0 to 9."""
+"""Variables can set the tables 0 to 9 of a list."""
 
 
 class Key(msgspec.Struct, frozen=True):
     name: str
     format: Format
     value: Any
-    """The default, or in a walk over a configuration what it holds."""
+    """The default, or in a walk over a configuration its value."""
     section: type[Section]
 
     @property
@@ -39,7 +40,7 @@ class Key(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The sentence, and what the format says about valid values beyond its kind."""
+        """The sentence, followed by the valid values, as far as the kind does not imply them."""
         valid = self.format.rule or ", ".join(self.format.words)
         return f"{self.sentence} Valid: {valid}." if valid else self.sentence
 
@@ -55,7 +56,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The fields of a section by what they are."""
+    """The fields of a section by kind."""
 
     formats: dict[str, Format]
     sections: dict[str, type[Section]]
@@ -77,7 +78,7 @@ def fields(section: type[Section]) -> Fields:
 
 @functools.cache
 def sentences(section: type[Section]) -> dict[str, str]:
-    """The docstrings under the fields of a section, which Python itself does not keep."""
+    """Returns the docstrings below the fields of a section, which Python itself does not keep."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
     assert isinstance(definition, ast.ClassDef)
     return {
@@ -92,7 +93,7 @@ def sentences(section: type[Section]) -> dict[str, str]:
 
 
 def walk(section: Section, prefix: str = "", *, prototypes: bool = False) -> Iterator[Key]:
-    """The keys of a section, its own first; of a list each element, or with `prototypes` one named `[]`."""
+    """Yields the keys of a section, its own first; for a list each element, or with `prototypes` one named `[]`."""
     kinds = fields(type(section))
     for name, form in kinds.formats.items():
         yield Key(f"{prefix}{name}", form, getattr(section, name), type(section))
@@ -111,7 +112,7 @@ LISTS = {key.table.removesuffix("[]") for key in KEYS.values() if key.table.ends
 
 
 def section_of(table: str) -> type[Section]:
-    """The struct of a table."""
+    """Returns the struct of a table."""
     section: type[Section] = Config
     for name in table.split("."):
         kinds = fields(section)
@@ -120,17 +121,17 @@ def section_of(table: str) -> type[Section]:
 
 
 def canonical(name: str) -> str:
-    """The name with `[]` for the number of a table: how KEYS knows it."""
+    """Returns the name with `[]` in place of the number of a table, as in KEYS."""
     return re.sub(r"\.\d+(?=\.)", "[]", name)
 
 
 def variable(name: str) -> str:
-    """The environment variable of a dotted name; of a key in a list, that of the first table."""
+    """Returns the environment variable of a dotted name; for a key in a list, that of the first table."""
     return "IGGY_" + name.replace("[]", ".0").replace(".", "_").upper()
 
 
 def numbered(name: str) -> list[str]:
-    """A name as it is for each table that variables can give, or itself when it is in no list."""
+    """Returns a name for each table that variables can set, or the name itself if it is in no list."""
     parts = name.split("[]")
     return [
         "".join(itertools.chain.from_iterable(itertools.zip_longest(parts, numbers, fillvalue="")))

@@ -1,4 +1,4 @@
-"""Those of the settings that a client can come up against, as they are in effect: what GET /limits tells."""
+"""The effective settings that limit clients, as reported by GET /limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading the configuration once: defaults, then the file, then the variables, checked and frozen.
+"""Loads the configuration once: defaults, then the file, then the variables, validated and frozen.
 
-The environment and the working directory are handed in; nothing but the two files is read, and nothing is changed.
+The environment and the working directory are passed in; only the two files are read, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from whippet.app.config.sources import (
 from whippet.app.config.support import without_effect
 
 SHOWN_MAX = 80
-"""Characters of a wrong value that an error repeats."""
+"""Characters of an invalid value that an error repeats."""
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -39,18 +39,18 @@ AnySection = TypeVar("AnySection", bound=Section)
 class Loaded(msgspec.Struct, frozen=True):
     config: Config
     origins: dict[str, str]
-    """Of every key: "default", the file or the variable that it comes from."""
+    """For every key: "default", or the file or variable that it comes from."""
     warnings: tuple[str, ...]
     without_effect: tuple[str, ...]
-    """A line for every key that was set and changes nothing."""
+    """A line for every key that was set and has no effect."""
     file: str | None
     """The configuration file, if there is one."""
     environment: dict[str, str]
-    """The server's variables that are no keys (IGGY_ROOT_PASSWORD and so on), `.env` included."""
+    """The server's variables that are not keys (IGGY_ROOT_PASSWORD and so on), including those from `.env`."""
 
 
 def load(environ: Mapping[str, str], cwd: str, replica_id: int | None = None) -> Loaded:
-    """`replica_id` is what the command line says about the number of this node, if it says something."""
+    """`replica_id` is the number of this node from the command line, if given."""
     real = {name: value for name, value in environ.items() if value.strip()}
     env_file = dotenv.find(real, cwd)
     from_env_file, warnings = dotenv.read(env_file) if env_file else ({}, [])
@@ -78,11 +78,11 @@ def load(environ: Mapping[str, str], cwd: str, replica_id: int | None = None) ->
     jwt = config.http.jwt
     if jwt.encoding_secret and jwt.decoding_secret not in {"", jwt.encoding_secret}:
         warnings.append(
-            "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens of both are accepted, and the encoding "
-            "secret signs new ones"
+            "http.jwt.decoding_secret differs from http.jwt.encoding_secret: tokens of both are accepted, and the "
+            "encoding secret signs new ones"
         )
     warnings += [
-        f"http.jwt.trusted_issuers.{number} has no user_id, or 0, who is the root user: all its tokens are refused"
+        f"http.jwt.trusted_issuers.{number} has no user_id, or 0, the root user: all its tokens are refused"
         for number, issuer in enumerate(jwt.trusted_issuers)
         if not issuer.user_id
     ]
@@ -118,7 +118,7 @@ def _parse(name: str, setting: Setting) -> Any:
 
 
 def _check_numbers(settings: Mapping[str, Setting]) -> None:
-    """The tables of a list are numbered without gaps; only variables can leave one."""
+    """Tables of a list are numbered without gaps; only variables can leave one."""
     for each in LISTS:
         numbers = {
             int(match[1]): setting
@@ -131,7 +131,7 @@ def _check_numbers(settings: Mapping[str, Setting]) -> None:
 
 
 def _apply(section: AnySection, prefix: str, values: Mapping[str, Any]) -> AnySection:
-    """The section with the values whose names begin with the prefix."""
+    """Returns the section with the values whose names begin with the prefix."""
     kinds = fields(type(section))
     changes = {name: values[f"{prefix}{name}"] for name in kinds.formats if f"{prefix}{name}" in values}
     for name in kinds.sections:

@@ -1,7 +1,7 @@
-"""`cluster.nodes`, the roster with which newer Iggy releases describe a cluster, as settings of this node.
+"""Applies `cluster.nodes`, the roster with which newer Iggy releases describe a cluster, to the settings of this node.
 
-Where the cluster is switched on, the one node of the roster is this server: it names the node, and its ports are those
-of the listeners. A longer roster is refused by `whippet.app.config.support`.
+If the cluster is enabled, the one node of the roster is this server: it names the node, and its ports are those of the
+listeners. `whippet.app.config.support` refuses a longer roster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from whippet.app.config.schema import Config, CurrentNode, RosterNode
 
 
 def apply(config: Config, replica_id: int | None) -> tuple[Config, Mapping[str, str]]:
-    """The configuration that the roster makes, and the key of the roster for each key that it changes."""
+    """Returns the configuration with the roster applied, and for each changed key the key of the roster it comes
+    from."""
     cluster = config.cluster
     if not cluster.enabled or not cluster.nodes:
         return config, {}

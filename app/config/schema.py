@@ -1,7 +1,7 @@
-"""The whole configuration as one frozen value, made by `whippet.app.config.load` and read by the composition root.
+"""The whole configuration as one frozen value, created by `whippet.app.config.load` and read by the composition root.
 
-The sections about listeners and about the data have modules of their own; the rest, what the server does in the
-background and tells others, is here. The docstring of a field is its sentence in the documentation.
+The sections about listeners and about the data have modules of their own; the rest is here: background work and what
+clients are told about the cluster. The docstring of a field is its sentence in the documentation.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ OptionalPort = Annotated[int | None, optional(integer(1, 65_535))]
 
 
 class MessageSaver(Section, frozen=True):
-    """The task that writes what partitions have gathered but not yet written."""
+    """The task that writes the messages that partitions have gathered in memory."""
 
     enabled: Boolean = True
     """Run it."""
     enforce_fsync: Boolean = True
-    """Sync what it writes, and what was written before it came."""
+    """Sync what it writes, and what was written before."""
     interval: Seconds = 30.0
     """Period of its runs."""
 
 
 class MessagesMaintenance(Section, frozen=True):
-    """Retention: what expires or is too much."""
+    """Retention: expired messages and topics above their size."""
 
     cleaner_enabled: Boolean = True
-    """Delete segments whose messages have expired or that are above their topic's size; does nothing where a topic has
-    neither limit."""
+    """Delete segments whose messages have expired or that exceed their topic's size; has no effect on a topic without
+    either limit."""
     interval: Seconds = 60.0
     """Period of the cleaner."""
     archiver_enabled: Boolean = False
-    """Archive every closed segment at each of its runs, not only expired ones; true is refused, because there is no
-    archive yet."""
+    """Archive every closed segment at each run, not only expired ones; true is refused, because there is no archive
+    yet."""
 
 
 class StateMaintenance(Section, frozen=True):
-    """Copies of the catalogue. They are not supported yet: a start that asks for them is refused."""
+    """Copies of the catalogue. They are not supported yet: a start that enables them is refused."""
 
     archiver_enabled: Boolean = False
     """Copy the catalogue to the archive; true is refused."""
     overwrite: Boolean = True
-    """Replace the last copy; otherwise each copy gets a folder named by its time."""
+    """Replace the last copy; otherwise each copy gets a folder named after its time."""
     interval: Seconds = 60.0
     """Period of the copies."""
 
@@ -61,14 +61,14 @@ class DiskArchive(Section, frozen=True):
 
 
 class S3Archive(Section, frozen=True):
-    """An archive in a bucket of S3 or of something that speaks like it."""
+    """An archive in a bucket of S3, or of a service with the same API."""
 
     bucket: Text = "iggy"
     """Name of the bucket."""
     endpoint: Text = "http://localhost:9000"
     """URL of the service; empty: Amazon's."""
     region: Text = "eu-west-1"
-    """Region of the bucket; other services need one too."""
+    """Region of the bucket; other services need one, too."""
     tmp_upload_dir: Name = "local_data/s3_tmp"
     """Folder for copies that are being uploaded, relative to the working directory."""
     access_key_id: Text = ""
@@ -80,13 +80,13 @@ class S3Archive(Section, frozen=True):
 
 
 class Archiver(Section, frozen=True):
-    """Where segments are copied to before they are deleted. It is not supported yet: a start that asks for it is
-    refused, and nothing is deleted."""
+    """The archive to which segments are copied before they are deleted. It is not supported yet: a start that enables
+    it is refused, and nothing is deleted."""
 
     enabled: Boolean = False
     """Archive; true is refused."""
     kind: Annotated[Literal["disk", "s3"], choice("disk", "s3")] = "disk"
-    """To a folder or to a bucket."""
+    """Archive to a folder or to a bucket."""
     interval: Annotated[float | None, optional(formats.PERIOD)] = None
     """Period of its runs; not set: that of the cleaner."""
     disk: DiskArchive = DiskArchive()
@@ -94,7 +94,7 @@ class Archiver(Section, frozen=True):
 
 
 class DataMaintenance(Section, frozen=True):
-    """What happens to data that is old."""
+    """The treatment of old data."""
 
     messages: MessagesMaintenance = MessagesMaintenance()
     state: StateMaintenance = StateMaintenance()
@@ -105,9 +105,9 @@ class ConsumerGroup(Section, frozen=True):
     """How partitions move between the members of a group."""
 
     rebalancing_timeout: Seconds = 30.0
-    """Duration that a member has to finish with a partition before it is taken away."""
+    """Time that a member has to finish with a partition before the partition is taken away."""
     rebalancing_check_interval: Period = 5.0
-    """Period at which that is checked."""
+    """Period of the check for members that have exceeded it."""
 
 
 class TokenCleaner(Section, frozen=True):
@@ -120,26 +120,26 @@ class TokenCleaner(Section, frozen=True):
 
 
 class PersonalAccessToken(Section, frozen=True):
-    """Tokens that users make for their programs."""
+    """Tokens that users create for their programs."""
 
     max_tokens_per_user: Annotated[int, integer(1)] = 100
-    """Number of tokens that a user may have; one more is refused (error 52)."""
+    """Number of tokens per user; one more is refused (error 52)."""
     cleaner: TokenCleaner = TokenCleaner()
 
 
 class Heartbeat(Section, frozen=True):
-    """Noticing clients that are gone although their connection is not."""
+    """Detection of clients that are gone although their connection is still open."""
 
     enabled: Boolean = False
     """Evict members of consumer groups that have not pinged for 1.2 times the interval, so that others get their
-    partitions; the channels of browsers are pinged instead (`websocket.channel`), and what is held over HTTP has a
-    lease."""
+    partitions. It does not apply to browsers, which are pinged instead (`websocket.channel`), or to leases over
+    HTTP."""
     interval: Seconds = 5.0
-    """Period at which members are expected to ping, and are checked."""
+    """Period at which members must ping, and are checked."""
 
 
 class TelemetryLogs(Section, frozen=True):
-    """Where logs go."""
+    """Destination of logs."""
 
     transport: Transport = "grpc"
     """Protocol of the collector."""
@@ -148,7 +148,7 @@ class TelemetryLogs(Section, frozen=True):
 
 
 class TelemetryTraces(Section, frozen=True):
-    """Where traces go."""
+    """Destination of traces."""
 
     transport: Transport = "grpc"
     """Protocol of the collector."""
@@ -157,7 +157,7 @@ class TelemetryTraces(Section, frozen=True):
 
 
 class Telemetry(Section, frozen=True):
-    """Export of logs and traces by OpenTelemetry. It is not supported yet: a start that asks for it is refused."""
+    """Export of logs and traces over OpenTelemetry. It is not supported yet: a start that enables it is refused."""
 
     enabled: Boolean = False
     """Export; true is refused."""
@@ -181,8 +181,8 @@ class NodePorts(Section, frozen=True):
 
 
 class OtherNode(Section, frozen=True):
-    """Another node; one table for each. While `cluster.enabled` is true any is refused, because nothing is replicated
-    and clients are sent to no other node."""
+    """Another node, one table each. While `cluster.enabled` is true, any is refused: nothing is replicated, and clients
+    are sent to no other node."""
 
     name: Text = ""
     """Its name."""
@@ -197,7 +197,7 @@ class CurrentNode(Section, frozen=True):
     name: Text = "iggy-node-1"
     """Its name."""
     ip: Text = "127.0.0.1"
-    """Its address, as clients reach it: what they are told while `cluster.enabled` is true."""
+    """Its address, as clients reach it. They are told it while `cluster.enabled` is true."""
 
 
 class Nodes(Section, frozen=True):
@@ -208,7 +208,7 @@ class Nodes(Section, frozen=True):
 
 
 class RosterPorts(Section, frozen=True):
-    """Ports of the node, which its listeners take in place of those of their addresses."""
+    """Ports of the node; its listeners use them instead of the ports in their addresses."""
 
     tcp: OptionalPort = None
     """Port of its TCP listener; not set: that of `tcp.address`."""
@@ -221,9 +221,9 @@ class RosterPorts(Section, frozen=True):
 
 
 class RosterNode(Section, frozen=True):
-    """The roster of newer Iggy releases, which takes the place of `cluster.node`; one table for each node. While
-    `cluster.enabled` is true there can be one, this server: more are refused, because nothing is replicated and clients
-    are sent to no other node."""
+    """The roster of newer Iggy releases, which replaces `cluster.node`; one table per node. While `cluster.enabled` is
+    true, it may list one node, this server: more are refused, because nothing is replicated and clients are sent to no
+    other node."""
 
     name: Text = ""
     """Its name."""
@@ -232,7 +232,7 @@ class RosterNode(Section, frozen=True):
     advertised_address: Text = ""
     """Its address, as clients reach it; empty: `ip`."""
     replica_id: Annotated[int, integer(0, 255)] = 0
-    """Its number; `whippet serve --replica-id` has to be the same, if it is given."""
+    """Its number; `whippet serve --replica-id`, if given, must be the same."""
     ports: RosterPorts = RosterPorts()
 
 
@@ -240,7 +240,7 @@ class Cluster(Section, frozen=True):
     """What clients are told about a cluster, of which this is the only node; nothing is replicated."""
 
     enabled: Boolean = False
-    """Tell clients the names and the address given here, not those that the server finds out."""
+    """Tell clients the names and addresses given here instead of those that the server determines itself."""
     name: Text = "iggy-cluster"
     """Name of the cluster."""
     node: Nodes = Nodes()
@@ -248,7 +248,7 @@ class Cluster(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """All of it."""
+    """The whole configuration."""
 
     http: Http = Http()
     tcp: Tcp = Tcp()

@@ -1,4 +1,4 @@
-"""What every section of the configuration is: a frozen struct whose fields are keys or further sections."""
+"""The base of every section of the configuration: a frozen struct whose fields are keys or further sections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where settings come from: the TOML file and the variables, both turned into settings by dotted name.
+"""Reads settings from the TOML file and the variables, and returns both under dotted names.
 
-Spelling is settled here: names that nobody knows are refused with the nearest one that is known, and older spellings
-become the key that they mean. Values are still what was written; `whippet.app.config.load` parses them.
+Spelling is resolved here: unknown names are refused with the nearest known one, and older spellings are mapped to
+today's key. Values are left as written; `whippet.app.config.load` parses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whippet.app.config.keys import KEYS, LISTS, canonical
 PREFIX = "IGGY_"
 FOREIGN_NAMES = frozenset(
     {
-        # The server's own, but not keys:
+        # Read by the server, but not keys:
         "IGGY_CONFIG_PATH",
         "IGGY_ENV_PATH",
         "IGGY_DISPLAY_CONFIG",
@@ -31,7 +31,7 @@ FOREIGN_NAMES = frozenset(
         "IGGY_SHARD_RUNTIME_CAPACITY",
         "IGGY_ROOT_USERNAME",
         "IGGY_ROOT_PASSWORD",
-        # What clients and the command line read:
+        # Read by clients and the command line:
         "IGGY_HOME",
         "IGGY_USERNAME",
         "IGGY_PASSWORD",
@@ -44,10 +44,11 @@ FOREIGN_NAMES = frozenset(
     }
 )
 FOREIGN_PREFIXES = ("IGGY_CONNECTORS_", "IGGY_MCP_", "IGGY_CONNECTION_STRING", "IGGY_TEST_", "IGGY_BENCH_")
-"""Variables of clients, connectors and tools, which are no business of the server's."""
+"""Variables of clients, connectors and tools, which the server ignores."""
 
 TYPO = 0.85
-"""An unknown variable this similar to a known one is a slip, and stops the start; others may be somebody else's."""
+"""An unknown variable this similar to a known one is taken for a typo and stops the start; others may belong to another
+program."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -55,13 +56,14 @@ class Setting(msgspec.Struct, frozen=True):
     """The dotted name as it was spelled."""
     value: object
     where: str
-    """How an error begins: the file and the key, or the variable."""
+    """How an error about it begins: the file and the key, or the variable."""
     origin: str
     """The file, or the variable."""
 
 
 def find_file(named: str, cwd: str) -> tuple[str, Path] | None:
-    """What to call the file and where it is: IGGY_CONFIG_PATH, else server.toml, else config.toml."""
+    """Returns the name of the configuration file for messages, and its path: IGGY_CONFIG_PATH, else server.toml, else
+    config.toml."""
     if not named:
         here = ((name, Path(cwd, name)) for name in ("server.toml", "config.toml"))
         return next(((name, path) for name, path in here if path.is_file()), None)
@@ -69,7 +71,7 @@ def find_file(named: str, cwd: str) -> tuple[str, Path] | None:
         path = folder / named
         if path.is_file():
             return (named if folder == Path(cwd) else str(path)), path
-    raise ConfigError(f"IGGY_CONFIG_PATH: {named!r}: there is no such file in {cwd} or above it")
+    raise ConfigError(f"IGGY_CONFIG_PATH: {named!r}: no such file in {cwd} or above it")
 
 
 def from_file(label: str, path: Path) -> Iterator[Setting]:
@@ -87,7 +89,7 @@ def from_file(label: str, path: Path) -> Iterator[Setting]:
 
 
 def _place(message: str, text: str) -> str:
-    """The line and column first, which tomllib puts last."""
+    """Puts the line and column first, which tomllib puts last."""
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
     if match is None:
         return " ".join(message.split())
@@ -104,7 +106,7 @@ def _flatten(table: dict[str, Any], prefix: str, label: str) -> Iterator[tuple[s
             yield name, value
         elif known in LISTS:
             if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-                raise ConfigError(f"{label}: {name}: tables headed [[{name}]] are needed")
+                raise ConfigError(f"{label}: {name}: must be tables headed [[{name}]]")
             for number, each in enumerate(value):
                 yield from _flatten(each, f"{name}.{number}.", label)
         elif known not in TABLES:
@@ -115,7 +117,7 @@ def _flatten(table: dict[str, Any], prefix: str, label: str) -> Iterator[tuple[s
         elif isinstance(value, dict):
             yield from _flatten(value, f"{name}.", label)
         else:
-            raise ConfigError(f"{label}: {name}: a table headed [{name}] is needed")
+            raise ConfigError(f"{label}: {name}: must be a table headed [{name}]")
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -124,7 +126,8 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def from_variables(environment: Mapping[str, str], places: Mapping[str, str]) -> tuple[list[Setting], list[str]]:
-    """The settings in IGGY_ variables, and warnings; `places` says of which file a variable is, if of one."""
+    """Returns the settings in IGGY_ variables, and warnings. `places` names the file of each variable that comes from
+    one."""
     settings, warnings = [], []
     for variable, text in environment.items():
         label = variable + places.get(variable, "")
@@ -139,11 +142,11 @@ def from_variables(environment: Mapping[str, str], places: Mapping[str, str]) ->
                 raise ConfigError(f"{label}: unknown variable; did you mean {near[0]}?")
             warnings.append(f"{label}: unknown variable; ignored")
     if level := environment.get("RUST_LOG"):
-        # Programs in Rust share this variable, so what it says may not be meant for us.
+        # Programs in Rust share this variable, so its value may not be meant for this server.
         try:
             _form("system.logging.level").parse(level)
         except ValueError:
-            warnings.append(f"RUST_LOG: {level!r}: no level for system.logging.level; ignored")
+            warnings.append(f"RUST_LOG: {level!r}: not a valid system.logging.level; ignored")
         else:
             settings = [each for each in settings if each.name != "system.logging.level"]
             label = "RUST_LOG" + places.get("RUST_LOG", "")
@@ -152,7 +155,7 @@ def from_variables(environment: Mapping[str, str], places: Mapping[str, str]) ->
 
 
 def check_data_folder(settings: Iterable[Setting]) -> None:
-    """Two variables name the data folder; they may not name two."""
+    """Two variables can name the data folder; they must agree."""
     named = [setting for setting in settings if setting.name == "system.path"]
     if len({setting.value for setting in named}) > 1:
         first, second = named
@@ -168,7 +171,7 @@ def _form(name: str) -> Any:
 
 
 def settle(settings: Iterable[Setting]) -> tuple[dict[str, Setting], list[str]]:
-    """The settings of one source by the key that they mean, and a warning for each that another one overrules."""
+    """Returns the settings of one source by today's key, and a warning for each that another one overrides."""
     order = {name: rank for rank, name in enumerate(ALIASES)}
     chosen: dict[str, Setting] = {}
     warnings = []

@@ -1,4 +1,4 @@
-"""What the configuration means for the store: the one place where keys become the store's options."""
+"""Converts the configuration to the options of the store; no other module does."""
 
 from __future__ import annotations
 

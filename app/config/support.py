@@ -1,8 +1,9 @@
-"""Keys of Iggy whose feature this server does not have: which values are refused, and which keys are only named.
+"""Keys of Iggy whose feature this server does not have: which values are refused, and which keys are only named in the
+log.
 
-A value that asks for something that does not happen would be a promise that is not kept, so the start is refused with a
-line that names the key. The defaults of these keys ask for nothing, so files with all of Iggy's keys are accepted. Only
-keys that tune machinery of Iggy that does not exist here have no effect; the log names those that are set.
+Accepting a value whose request is not fulfilled would be a broken promise, so the start is refused with a line that
+names the key. The defaults of these keys request nothing, so files with all of Iggy's keys are accepted. Only keys that
+tune machinery of Iggy that does not exist here have no effect; the log names those that are set.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ DETAILS = {
     for key in KEYS
     if key.startswith(table) and key not in UNSUPPORTED
 }
-"""Keys that only say how something unsupported would be done, each with the switch that asks for it. They are accepted
-while the switch is off, as any other detail of a feature that is off."""
+"""Keys that only describe how something unsupported would be done, each with the switch that enables it. They are
+accepted while the switch is off."""
 
 WITHOUT_EFFECT = {
     "tcp.socket_migration": "all connections are served by one event loop",
@@ -54,11 +55,11 @@ WITHOUT_EFFECT = {
     "system.memory_pool.size": "there is no memory pool; system.limits bounds the memory",
     "system.memory_pool.bucket_capacity": "there is no memory pool; system.limits bounds the memory",
 }
-"""Why a key that tunes Iggy's machinery changes nothing. No key about data, security or the network may be here."""
+"""Why a key that tunes Iggy's machinery has no effect. No key about data, security or the network may be here."""
 
 
 def unsupported(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Problems, as app/config/checks.py has them."""
+    """Yields problems, as app/config/checks.py does."""
     for key in walk(config):
         if key.name in UNSUPPORTED and key.value != KEYS[key.name].value:
             value = MASK if key.format.secret else key.format.write(key.value)
@@ -81,6 +82,6 @@ def unsupported(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def without_effect(name: str) -> str | None:
-    """The line for the log about a key that somebody has set; None for a key that has an effect."""
+    """Returns the line for the log about a key that was set; None for a key that has an effect."""
     reason = WITHOUT_EFFECT.get(name)
     return None if reason is None else f"{name} has no effect: {reason}"

@@ -32,8 +32,8 @@ def test_keys_of_a_file_are_named_together_by_what_they_have_in_common(start: An
     assert loaded.without_effect == (
         "server.toml: message_bus.max_batch, message_bus.reconnect_period, cluster.view_probe_attempts_max have no "
         "effect: this server exchanges nothing with other nodes",
-        "server.toml: system.sharding.inbox_capacity has no effect: requests wait in no queues between threads; "
-        "system.limits bounds what is in hand",
+        "server.toml: system.sharding.inbox_capacity has no effect: requests do not wait in queues between threads; "
+        "system.limits bounds them",
     )
 
 
@@ -92,9 +92,7 @@ def test_a_certificate_that_is_made_here_needs_no_files_as_in_the_file_of_iggy_0
 def test_an_issuer_without_a_user_as_in_the_file_of_iggy_0_8_is_named(start: Any) -> None:
     issuer = 'issuer = "test-issuer"\njwks_url = "http://127.0.0.1:8081/keys"\naudience = "iggy.apache.org"'
     (warning,) = start(f"[[http.jwt.trusted_issuers]]\n{issuer}").warnings
-    assert warning == (
-        "http.jwt.trusted_issuers.0 has no user_id, or 0, who is the root user: all its tokens are refused"
-    )
+    assert warning == ("http.jwt.trusted_issuers.0 has no user_id, or 0, the root user: all its tokens are refused")
 
 
 def test_a_key_that_no_release_knew_is_refused_as_before(start: Any) -> None:

@@ -29,11 +29,11 @@ IN_A_FILE = {
     "[system.compression]\ndefault_algorithm = 'lz4'": "server.toml: system.compression.default_algorithm: 'lz4': "
     "none, gzip or zstd is needed",
     "[system.partition]\nmessages_required_to_save = 0": "server.toml: system.partition.messages_required_to_save: 0: "
-    "a whole number, at least 1, is needed",
+    "an integer, at least 1, is needed",
     "[encryption]\nkey = 12345": "server.toml: encryption.key: ******: a text is needed",
-    "http = 1": "server.toml: http: a table headed [http] is needed",
+    "http = 1": "server.toml: http: must be a table headed [http]",
     "[http.jwt]\ntrusted_issuers = 'x'": "server.toml: http.jwt.trusted_issuers: "
-    "tables headed [[http.jwt.trusted_issuers]] are needed",
+    "must be tables headed [[http.jwt.trusted_issuers]]",
     "[[http.jwt.trusted_issuers]]\nisuer = 'x'": "server.toml: http.jwt.trusted_issuers.0.isuer: unknown key; "
     "did you mean http.jwt.trusted_issuers[].issuer?",
 }
@@ -53,7 +53,7 @@ IN_A_VARIABLE = {
     ("IGGY_HTTP_ENABLED", "1"): "IGGY_HTTP_ENABLED: '1': true or false is needed",
     ("IGGY_HTTP_JWT_VALID_ISSUERS", "a"): "IGGY_HTTP_JWT_VALID_ISSUERS: 'a': a list of texts such as [a, b] is needed",
     ("IGGY_CLUSTER_NODE_OTHERS_0_PORTS_TCP", "0"): "IGGY_CLUSTER_NODE_OTHERS_0_PORTS_TCP: 0: "
-    "a whole number or an empty text, from 1 to 65535, is needed",
+    "an integer or an empty text, from 1 to 65535, is needed",
     ("IGGY_CLUSTER_NODE_OTHERS_1_NAME", "b"): "IGGY_CLUSTER_NODE_OTHERS_1_NAME: cluster.node.others.0 is missing; "
     "number them from 0 without gaps",
     ("IGGY_SYSTEM_SEGMENT_SISE", "1"): "IGGY_SYSTEM_SEGMENT_SISE: unknown variable; "
@@ -84,7 +84,7 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
     (
         {"HTTP_JWT_ENCODING_SECRET": "a!", "HTTP_JWT_USE_BASE64_SECRET": "true"},
         "HTTP_JWT_ENCODING_SECRET",
-        "has to be base64",
+        "must be base64",
     ),
     ({"HTTP_LEASES_EXPIRY": "11 m"}, "HTTP_LEASES_EXPIRY", "to http.leases.expiry_max (10 m)"),
     ({"HTTP_LEASES_EXPIRY_MIN": "31 s"}, "HTTP_LEASES_EXPIRY_MIN", "http.leases.expiry (30 s)"),

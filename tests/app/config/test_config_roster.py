@@ -84,7 +84,7 @@ def test_a_node_needs_a_name_and_an_address(start: Any, missing: str) -> None:
 
 
 def test_two_listeners_that_the_roster_gives_one_port_are_refused(start: Any) -> None:
-    with pytest.raises(ConfigError, match="both want TCP port 1003"):
+    with pytest.raises(ConfigError, match="both use TCP port 1003"):
         start(**ROSTER | {"IGGY_CLUSTER_NODES_0_PORTS_TCP": "1003"})
 
 
