@@ -1,12 +1,12 @@
-"""The batch, the unit of everything: FORMAT.md, section 2, as pure functions over bytes.
+"""The batch, the unit of storage and transfer: FORMAT.md, section 2, as pure functions over bytes.
 
-`check` refuses a batch that is not exactly as the format says, `stamp` gives it its place in a partition, `cut` takes
-some of its messages, `build` makes one from plain messages. No function here knows a file, a clock or a thread.
+`check` refuses a batch that does not follow the format exactly, `stamp` gives it its place in a partition, `cut` takes
+some of its messages, `build` makes one from plain messages. No function here uses a file, a clock or a thread.
 
-Three ways lead through `check`, because a batch is checked for every append and the cost of numpy (some 10 us a batch)
-and of a Python loop (some 0.3 us a message) cross: a loop for a few messages, numpy when all frames have one length,
-and a walk over the frames followed by one pass of hashing for the rest. All three say only "good" or "bad"; what is
-wrong, and in which message, is found afterwards by `refuse`, where speed does not matter.
+`check` has three implementations, because every append checks a batch, and numpy (about 10 us a batch) and a Python
+loop (about 0.3 us a message) are each faster in some range: a loop for a few messages, numpy if all frames have one
+length, and a walk over the frames followed by one pass of hashing for everything else. They only tell whether the batch
+is good. What is wrong, and in which message, is found afterwards by `refuse`, where speed does not matter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LENGTH_AND_COUNT = struct.Struct("<QQI")
 _FRAME_NUMBERS = struct.Struct("<IIIIQ")
 _FRAME_LENGTHS = struct.Struct("<II")
 
-# A handful of messages is walked in plain Python; numpy starts to pay above this.
+# Up to this many messages, a plain loop is faster than numpy.
 _FEW = 12
 
 _hash = xxhash.xxh3_64_intdigest
@@ -51,11 +51,11 @@ Writable = bytearray | memoryview
 Readable = bytes | bytearray | memoryview
 
 Frames: TypeAlias = "int | array[int]"
-"""Where the frames of a batch are: the one length that all have, or the positions at which they start (and the end)."""
+"""Where the frames of a batch are: their common length, or the positions at which they start, and the end."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one batch may hold; the names of the settings are in `exceeded`."""
+    """How large one batch may be."""
 
     batch_bytes: int
     messages: int
@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 _U32_MAX = 2**32 - 1
 UNLIMITED = Limits(_U32_MAX, _U32_MAX, _U32_MAX, _U32_MAX)
-"""For what is on the disk already: it was checked against the limits of its day. An index has 32 bits for the length of
+"""For batches on the disk, which were checked against the limits of their time. An index has 32 bits for the length of
 a batch, and a batch has 32 bits for each of the other numbers."""
 
 
@@ -91,7 +91,7 @@ class Header(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is known of a batch that was found good; `checksums` are the frames' own, back to back."""
+    """What `check` found out about a good batch. `checksums` are those of the frames, back to back."""
 
     message_count: int
     frames: Frames
@@ -108,7 +108,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """A message with its place, as `messages` gives it."""
+    """A message with its offset and times, as `messages` returns it."""
 
     offset: int
     timestamp: int
@@ -123,7 +123,7 @@ def header(batch: Readable) -> Header:
 
 
 def first_offset(batch: Readable) -> int:
-    """Of the first message: a batch that was cut keeps the base offset of the whole one."""
+    """The offset of the first message. It is not the base offset if the batch was cut from a larger one."""
     delta: int = _FRAME_NUMBERS.unpack_from(batch, HEADER_BYTES + 24)[0]
     return header(batch).base_offset + delta
 
@@ -132,7 +132,7 @@ def first_offset(batch: Readable) -> int:
 
 
 def check(batch: Readable, limits: Limits = UNLIMITED) -> Checked:
-    """Says where the frames are, or raises InvalidBatch; the caller's bytes are not changed."""
+    """Returns where the frames are, or raises InvalidBatch. The caller's bytes are not changed."""
     size = len(batch)
     if size < HEADER_BYTES + FRAME_BYTES + 1 or size > limits.batch_bytes:
         refuse(batch, limits)
@@ -194,7 +194,7 @@ def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> 
 
 
 def _check_mixed(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
-    """One walk for the lengths, as short as can be, then everything else without a bytecode a message."""
+    """Reads the lengths in one minimal walk, and does everything else without running bytecode for each message."""
     lengths_at = _FRAME_LENGTHS.unpack_from
     bounds = [HEADER_BYTES]
     position = HEADER_BYTES
@@ -204,7 +204,7 @@ def _check_mixed(view: memoryview, count: int, limits: Limits) -> tuple[Frames, 
             position += FRAME_BYTES + headers + payload
             bounds.append(position)
     except struct.error:
-        # The walk has left the batch.
+        # The walk ran past the end of the batch.
         return None
     if position != len(view):
         return None
@@ -228,15 +228,15 @@ def _heads_are_good(heads: np.ndarray[Any, Any], count: int, limits: Limits) -> 
 
 
 def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
-    """Finds the first thing that is wrong, reading the batch from its start, and raises it."""
+    """Raises the first fault, reading the batch from its start."""
     size = len(batch)
     if size > limits.batch_bytes:
         raise exceeded(BatchFault.BATCH_LIMIT, "a batch", size, limits.batch_bytes, "system.limits.batch_bytes")
     if size < HEADER_BYTES:
-        raise InvalidBatch(BatchFault.LENGTH, f"{size} bytes are no batch: its header alone has {HEADER_BYTES}")
+        raise InvalidBatch(BatchFault.LENGTH, f"{size} bytes are not a batch: its header alone has {HEADER_BYTES}")
     named = header(batch)
     if named.length != size:
-        raise InvalidBatch(BatchFault.LENGTH, f"the batch says it has {named.length} bytes and has {size}")
+        raise InvalidBatch(BatchFault.LENGTH, f"the batch header states {named.length} bytes, but the batch has {size}")
     if batch[RESERVED_AT:HEADER_BYTES] != NO_BYTES_RESERVED:
         raise InvalidBatch(BatchFault.RESERVED, "reserved bytes of the batch header are not zero")
     if not named.message_count:
@@ -253,19 +253,19 @@ def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
     for i in range(named.message_count):
         if position == size:
             raise InvalidBatch(
-                BatchFault.COUNT, f"the batch says it has {named.message_count} messages and ends before this one", i
+                BatchFault.COUNT, f"the batch header states {named.message_count} messages, but ends before this one", i
             )
         position = _refuse_frame(memoryview(batch), position, i, limits)
     if position != size:
         raise InvalidBatch(
             BatchFault.COUNT,
-            f"the batch says it has {named.message_count} messages and {size - position} bytes follow them",
+            f"the batch header states {named.message_count} messages, but {size - position} bytes follow them",
         )
     raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the batch does not match")
 
 
 def _refuse_frame(view: memoryview, position: int, index: int, limits: Limits) -> int:
-    """Raises what is wrong with one frame, or says where it ends."""
+    """Raises the first fault of one frame, or returns where it ends."""
     left = len(view) - position
     if left < FRAME_BYTES:
         raise InvalidBatch(BatchFault.LENGTH, f"{left} bytes are left, its header alone has {FRAME_BYTES}", index)
@@ -301,7 +301,7 @@ def exceeded(
 
 
 def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: int, checksums: bytes) -> None:
-    """Gives a checked batch its place, in the caller's own bytes: 32 of them change, the frames do not."""
+    """Writes its place into a checked batch. 32 of the caller's bytes change; the frames do not."""
     _PLACE.pack_into(batch, 0, partition_id, base_offset, base_timestamp)
     _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
 
@@ -310,12 +310,12 @@ def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: 
 
 _NUMBERED = struct.Struct("<B3xQHHI")
 NUMBERED_AT, NUMBERED_END = RESERVED_AT, RESERVED_AT + 20
-"""Where a producer that numbers its messages says who it is: in bytes that are zeros in the log."""
+"""Where clients of the 0.12 protocol identify the producer: in bytes that are zeros in the log."""
 PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX = 2**63 - 1, 2**15 - 1, 2**31 - 1
 
 
 class Numbered(NamedTuple):
-    """What a batch says of its producer: the number of its first message, in an epoch."""
+    """The producer that a batch names, and the number of its first message in an epoch."""
 
     producer_id: int
     epoch: int
@@ -323,12 +323,12 @@ class Numbered(NamedTuple):
 
 
 def numbered(batch: Readable) -> Numbered | None:
-    """None for a batch that says nothing of its producer."""
+    """The producer that a batch names; None if it names none."""
     flags, producer_id, epoch, reserved, sequence = _NUMBERED.unpack_from(batch, NUMBERED_AT)
     if not flags & 1:
         return None
     if flags != 1 or reserved or any(batch[NUMBERED_AT + 1 : NUMBERED_AT + 4]):
-        raise InvalidBatch(BatchFault.RESERVED, "reserved bytes of what the batch says of its producer are not zero")
+        raise InvalidBatch(BatchFault.RESERVED, "reserved bytes beside the batch's producer are not zero")
     if producer_id > PRODUCER_ID_MAX or epoch > PRODUCER_EPOCH_MAX or sequence > PRODUCER_SEQUENCE_MAX:
         sentence = f"producer {producer_id}, epoch {epoch}, sequence {sequence}: one of them is too large"
         raise InvalidBatch(BatchFault.RESERVED, sentence)
@@ -336,10 +336,10 @@ def numbered(batch: Readable) -> Numbered | None:
 
 
 def forget_numbers(batch: Writable) -> None:
-    """Makes a numbered batch one as the log has it, with the checksum of that. What is wrong in it besides is for
-    `check` to find."""
+    """Removes the producer from a numbered batch and updates its checksum, so that the log can store it. Any other
+    fault is left for `check` to find."""
     count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
-    said = bytes((1, *batch[NUMBERED_AT + 4 : NUMBERED_AT + 14], *batch[NUMBERED_AT + 16 : NUMBERED_END]))
+    producer = bytes((1, *batch[NUMBERED_AT + 4 : NUMBERED_AT + 14], *batch[NUMBERED_AT + 16 : NUMBERED_END]))
     batch[NUMBERED_AT:NUMBERED_END] = bytes(NUMBERED_END - NUMBERED_AT)
     checksums = []
     position, size = HEADER_BYTES, len(batch)
@@ -350,10 +350,10 @@ def forget_numbers(batch: Writable) -> None:
         position += FRAME_BYTES + sum(_FRAME_LENGTHS.unpack_from(batch, position + 32))
     frames = b"".join(checksums)
     (named,) = _U64.unpack_from(batch, 40)
-    if named == _hash(b"".join((batch[:40], batch[48:52], said, frames))):
+    if named == _hash(b"".join((batch[:40], batch[48:52], producer, frames))):
         _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], frames))))
     elif named == _hash(b"".join((batch[:40], batch[48:52], frames))):
-        # The numbers are not in the checksum: it must not look right without them.
+        # The checksum does not cover the producer. Without it the batch must not look right.
         _U64.pack_into(batch, 40, ~named & (2**64 - 1))
 
 
@@ -361,7 +361,7 @@ def forget_numbers(batch: Writable) -> None:
 
 
 def frame_positions(batch: Readable) -> Frames:
-    """Where the frames of a good batch are, for one whose `Checked` is not at hand."""
+    """Where the frames of a good batch are, if its `Checked` is not available."""
     count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
     size = len(batch)
     lengths_at = _FRAME_LENGTHS.unpack_from
@@ -383,7 +383,7 @@ def _all_have_length(batch: Readable, count: int, frame: int) -> bool:
 
 
 def start_of(frames: Frames, index: int) -> int:
-    """The position of a frame in its batch; of the end, for the index after the last."""
+    """The position of a frame in its batch. The index after the last frame gives the end of the batch."""
     return HEADER_BYTES + index * frames if isinstance(frames, int) else frames[index]
 
 
@@ -427,9 +427,9 @@ def cut_to_fit(
 
 
 def cut(batch: Readable, frames: Frames, first: int, last: int) -> list[Readable]:
-    """The messages first .. last-1 as a batch of their own: a new header, and a view of the frames as they are.
+    """The messages first .. last-1 as a batch of their own: a new header, and a view of the unchanged frames.
 
-    Base offset and timestamps stay those of the whole batch, so the deltas of the frames keep their meaning.
+    Base offset and timestamps are those of the whole batch, so the deltas of the frames keep their meaning.
     """
     start, end = start_of(frames, first), start_of(frames, last)
     view = memoryview(batch)
@@ -450,7 +450,7 @@ def cut(batch: Readable, frames: Frames, first: int, last: int) -> list[Readable
 
 
 def build(messages: Sequence[Message], now_us: int, random_bytes: Callable[[int], bytes]) -> bytearray:
-    """A batch as a producer sends it, its place still zeros. Messages without an id get a random UUID."""
+    """Builds a batch as a producer sends it, with zeros for its place. Messages without an id get a random UUID."""
     if not messages:
         raise InvalidBatch(BatchFault.COUNT, "the batch has no messages")
     origins = [now_us if m.origin_timestamp is None else m.origin_timestamp for m in messages]
@@ -489,7 +489,7 @@ def _seal(batch: bytearray, count: int) -> None:
 
 
 def _uuid(random: bytes) -> bytes:
-    """Version 4: the server's own ids look like the ones that SDKs make."""
+    """A UUID of version 4, like the ids that SDKs generate."""
     octets = bytearray(random)
     octets[6] = octets[6] & 0x0F | 0x40
     octets[8] = octets[8] & 0x3F | 0x80
@@ -497,7 +497,7 @@ def _uuid(random: bytes) -> bytes:
 
 
 def messages(batch: Readable) -> Iterator[StoredMessage]:
-    """The messages of a good batch one by one: for tools and tests, never on the hot path."""
+    """The messages of a good batch one by one. For tools and tests, not for the hot path."""
     named = header(batch)
     view = memoryview(batch)
     position = HEADER_BYTES
@@ -527,12 +527,12 @@ _FRAME_BYTES_TYPE = np.dtype((np.void, FRAME_BYTES))
 
 
 def _frame_heads(view: memoryview, count: int, frame: int) -> np.ndarray[Any, Any]:
-    """The heads of `count` frames of one length as records, without a copy."""
+    """The headers of `count` frames of one length as records, without a copy."""
     return np.ndarray((count,), dtype=_frame_type(frame), buffer=view, offset=HEADER_BYTES)
 
 
 def _heads_anywhere(view: memoryview, positions: array[int]) -> np.ndarray[Any, Any]:
-    """The heads of the frames at these positions (the last one is the end) as records, copied together."""
+    """The headers of the frames at these positions (the last position is the end) as records, copied."""
     everywhere = np.ndarray((len(view) - FRAME_BYTES + 1,), dtype=_FRAME_BYTES_TYPE, buffer=view, strides=(1,))
     return everywhere[np.frombuffer(positions, dtype=np.uint32)[:-1]].view(_FRAME_TYPE)
 
@@ -550,12 +550,13 @@ def _counting(count: int) -> np.ndarray[Any, Any]:
 
 
 def _uniform_slices(count: int, frame: int) -> Sequence[slice]:
-    """What of each frame is hashed. The same few shapes of batches come again and again; huge ones are not kept."""
-    return _kept_slices(count, frame) if count <= 4096 else _slices(count, frame)
+    """The part of each frame that is hashed. Most batches have one of few shapes, so these are cached, except huge
+    ones."""
+    return _cached_slices(count, frame) if count <= 4096 else _slices(count, frame)
 
 
 @lru_cache(maxsize=64)
-def _kept_slices(count: int, frame: int) -> Sequence[slice]:
+def _cached_slices(count: int, frame: int) -> Sequence[slice]:
     return _slices(count, frame)
 
 

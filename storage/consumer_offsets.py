@@ -1,10 +1,10 @@
-"""How far consumers and groups have read in one partition: in memory, and on its way to the files of offsets.py.
+"""The stored offsets of one partition: in memory, and on their way to the files of offsets.py.
 
-The partition decides which offsets may be stored and when they are handed over: after the messages of the same turn, so
-that no stored offset gets ahead of what is durable. All changes of one round are written together, each key once.
+The partition decides which offsets may be stored, and hands them over after the messages of the same turn, so that no
+stored offset is ahead of the durable messages. All changes of one round are written together, each key once.
 
-A reader that stores its offset by name is known by a hash of that name. The name itself is kept in memory for as long
-as the offset is, because people recognise readers by it in the metrics.
+A consumer or group that stores its offset by name is identified by a hash of that name. The name itself is kept in
+memory as long as the offset is, because the metrics show it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from whippet.storage.shard import Shard
 _log = logging.getLogger(__name__)
 
 CHANGES_MAX = 1024
-"""With so many changes the partition hands them over, even if nobody waits for them: readers that store and delete
-offsets must not make the list of changes longer and longer."""
+"""With this many changes the partition hands them over even if nobody waits for them. Otherwise consumers that store
+and delete offsets could make the list of changes grow without limit."""
 
 
 class ConsumerOffsets:
@@ -35,29 +35,29 @@ class ConsumerOffsets:
         self._counts = Counter(kind for kind, _ in stored)
         self._names: dict[Key, str] = {}
         self._changed: dict[Key, int | None] = {}
-        # One future for all who wait for the changes that are not handed over yet.
+        # One future for everyone who waits for the changes that are not handed over yet.
         self._round: asyncio.Future[None] | None = None
         self.unsynced = False
-        """Whether something was handed over that no sync has been asked for since."""
+        """Whether something was handed over that no later sync covers."""
 
     def get(self, key: Key) -> int | None:
         return self._stored.get(key)
 
     def identities(self, kind: Kind) -> list[int]:
-        """Of all that have one."""
+        """The ids of everyone of this kind who has a stored offset."""
         return [identity for each, identity in self._stored if each is kind]
 
     def has_room_for(self, key: Key) -> bool:
-        """A stored offset can always be changed; a new one needs a free place among those of its kind."""
+        """A stored offset can always be changed. A new one needs a free place among those of its kind."""
         return key in self._stored or self._counts[key[0]] < self._per_kind_max
 
     def name(self, key: Key) -> str | None:
-        """The name under which the offset was stored, if it was stored by name since the start."""
+        """The name under which the offset was stored, if that happened by name since the start."""
         return self._names.get(key)
 
     @property
     def is_long(self) -> bool:
-        """There are so many changes that they should not wait for a later round."""
+        """Whether there are too many changes to wait for a later round."""
         return len(self._changed) >= CHANGES_MAX
 
     @property
@@ -76,7 +76,7 @@ class ConsumerOffsets:
         return self.due or self._round is not None
 
     def change(self, key: Key, offset: int | None, name: str | None = None) -> None:
-        """None deletes."""
+        """Stores an offset; None deletes it."""
         if offset is None:
             if self._stored.pop(key, None) is not None:
                 self._counts[key[0]] -= 1
@@ -89,13 +89,13 @@ class ConsumerOffsets:
         self._changed[key] = offset
 
     def written(self) -> asyncio.Future[None]:
-        """Done when every change so far is written."""
+        """A future that is done when every change so far is written."""
         if self._round is None:
             self._round = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._round)
 
     def hand_over(self, *, sync: bool) -> None:
-        """Posts all changes to the shard. Those that cannot be written stay due, for the next time."""
+        """Posts all changes to the shard. Changes that cannot be written stay due for the next round."""
         changes, self._changed = self._changed, {}
         done, self._round = self._round, None
         files = self.files
@@ -104,7 +104,7 @@ class ConsumerOffsets:
         def report(answer: asyncio.Future[None]) -> None:
             error = None if answer.cancelled() else answer.exception()
             if error is not None:
-                # What holds now is due, not what failed: a later round may have been written and acknowledged since.
+                # The current values are due, not those that failed: a later round may have been acknowledged since.
                 self._changed = {key: self._stored.get(key) for key in changes} | self._changed
                 failure = WriteFailed(files.folder, error) if isinstance(error, OSError) else error
                 _log.error("consumer offsets: %s", failure)

@@ -1,7 +1,7 @@
-"""File descriptors that are kept for the store, for when clients have taken all others.
+"""Reserves file descriptors for the store, for the case that clients have taken all others.
 
-The process limits itself to a little less than it may have. A call of the store that meets the limit raises it for as
-long as the call takes; connections that arrive meanwhile would have to take all that is kept to do it any harm.
+The process lowers its own limit a little. A call of the store that meets the limit raises it for the duration of the
+call. Connections that arrive in that moment could only do harm by taking all of the reserve.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import TypeVar
 
 RESERVED = 64
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 _raising = threading.Lock()
 
 
 def reserve() -> int:
-    """Once, at the start: how many descriptors there are for everything. OSError or ValueError if the operating system
-    refuses to say how many this process may have."""
+    """Called once, at the start. Returns how many descriptors there are for everything else. Raises OSError or
+    ValueError if the operating system refuses to change the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     usable = hard - min(RESERVED, hard // 4)
     resource.setrlimit(resource.RLIMIT_NOFILE, (usable, hard))
     return usable
 
 
-def with_reserve(act: Callable[..., Answer], *arguments: object) -> Answer:
-    """For calls that open a file."""
+def with_reserve(open_file: Callable[..., Result], *arguments: object) -> Result:
+    """Makes a call that opens a file, using the reserve if necessary."""
     try:
-        return act(*arguments)
+        return open_file(*arguments)
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -39,6 +39,6 @@ def with_reserve(act: Callable[..., Answer], *arguments: object) -> Answer:
         usable, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         try:
-            return act(*arguments)
+            return open_file(*arguments)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (usable, hard))

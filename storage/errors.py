@@ -1,24 +1,26 @@
-"""Everything that the store refuses or cannot do, as types whose text is one clear line.
+"""Everything that the store refuses or cannot do, as exceptions whose text is one clear line.
 
     StorageError
-    |-- InvalidBatch          the caller's bytes are not a batch; says which rule and which message
+    |-- InvalidBatch          the caller's bytes are not a batch; names the rule and the message
     |-- TopicFull             a topic that deletes nothing has no room for a batch
     |-- InvalidOffset         a consumer offset that the partition does not have
-    |-- TooManyOffsets        a new reader's offset, where as many readers as are allowed have stored one
+    |-- TooManyOffsets        a new consumer's offset, when as many as are allowed have stored one
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
-    |-- ProducerFenced        a higher epoch of the producer has taken its place
-    |-- SequencePassed        a send that was never stored and comes after newer ones of its producer
-    |-- SequenceForgotten     a send so old that whether it was stored is not remembered
+    |-- ProducerFenced        a higher epoch of the producer has replaced this one
+    |-- SequencePassed        a send that was never stored and comes after newer sends of its producer
+    |-- SequenceForgotten     a send so old that it is unknown whether it was stored
+    |-- UnknownProducer       a producer whose earlier sends are not known here
+    |-- SequenceGap           a send that does not directly follow the one before it
     |-- DiskError
     |   |-- WriteFailed       the disk refused (full, I/O error); nothing was acknowledged; may be tried again
-    |   `-- ReadFailed        the disk could not give what is on it
-    |-- PartitionFailed       a sync failed: writes are refused until the partition was re-opened and checked
+    |   `-- ReadFailed        the disk could not return what is stored
+    |-- PartitionFailed       a sync failed: writes are refused until the partition is reopened and checked
     |-- PartitionClosed       deleted or shut down while the caller waited
     |-- StoreLocked           another process has the data folder open
     |-- UnsupportedFormat     the data folder was written by another format version
     `-- CatalogueError        a catalogue document is missing, unreadable or in the way
 
-Whose fault an error is shows in its type; the numbers that clients see are in app/errors.py.
+The type tells whose fault an error is. The numbers that clients see are in app/errors.py.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ import os
 
 
 class StorageError(Exception):
-    """The root: whatever the store raises on purpose."""
+    """The root of everything that the store raises on purpose."""
 
 
 class BatchFault(enum.Enum):
     """The rule of FORMAT.md, section 2, that a batch breaks."""
 
     LENGTH = "length"
-    """Lengths that do not fit the bytes: shorter than a header, frames that do not tile the batch."""
+    """Lengths that do not match the bytes: shorter than a header, or frames that do not fill the batch exactly."""
     COUNT = "count"
-    """No message, more than the limit, or another number than there are frames."""
+    """No messages, more than the limit, or not as many as there are frames."""
     RESERVED = "reserved"
     """Reserved bytes that are not zero."""
     DELTA = "delta"
@@ -47,13 +49,13 @@ class BatchFault(enum.Enum):
     USER_HEADERS_LIMIT = "user headers limit"
     BATCH_LIMIT = "batch limit"
     TIME_SPAN = "time span"
-    """Origin timestamps further apart than a delta can say."""
+    """Origin timestamps further apart than a delta can express."""
     FRAME_CHECKSUM = "message checksum"
     BATCH_CHECKSUM = "batch checksum"
 
 
 class InvalidBatch(StorageError):
-    """A batch is refused whole; `message` is the index of the first wrong message, None when it is the header."""
+    """A batch is refused as a whole. `message` is the index of the first invalid message, None if it is the header."""
 
     def __init__(self, fault: BatchFault, sentence: str, message: int | None = None) -> None:
         super().__init__(sentence if message is None else f"message {message}: {sentence}")
@@ -62,7 +64,7 @@ class InvalidBatch(StorageError):
 
 
 class TopicFull(StorageError):
-    """The topic would grow beyond its size, and the store is told to refuse messages rather than delete old ones."""
+    """The topic would exceed its size, and the store is configured to refuse messages rather than delete old ones."""
 
     def __init__(self, stream: str, topic: str, size_bytes: int, max_bytes: int, more_bytes: int) -> None:
         super().__init__(
@@ -80,24 +82,24 @@ class TooManyOffsets(StorageError):
 
     def __init__(self, where: str, kind: str, limit: int) -> None:
         super().__init__(
-            f"{where}: {limit} {kind}s have stored an offset here, as many as are allowed "
-            f"(system.partition.consumer_offsets_max = {limit}); delete one that is not needed any more"
+            f"{where}: {limit} {kind}s have stored an offset here, the most that are allowed "
+            f"(system.partition.consumer_offsets_max = {limit}); delete one that is no longer needed"
         )
 
 
 class InvalidProducer(StorageError):
-    """What is said of who sends is outside of its limits."""
+    """The id, epoch or sequence of a producer is out of range."""
 
 
 class ProducerFenced(StorageError):
-    """Somebody who has started anew under the same id is the producer now."""
+    """A newer incarnation of the producer has taken over its id."""
 
     def __init__(self, name: str, epoch: int, newest: int) -> None:
         super().__init__(f"producer {name}: epoch {epoch} has ended, epoch {newest} has taken its place")
 
 
 class SequencePassed(StorageError):
-    """Storing it now would break the producer's order, and saying that it is stored would be wrong."""
+    """Storing it now would break the producer's order, and reporting it as stored would be wrong."""
 
     def __init__(self, name: str, sequence: int, newest: int) -> None:
         super().__init__(
@@ -106,54 +108,54 @@ class SequencePassed(StorageError):
 
 
 class SequenceForgotten(StorageError):
-    """Nothing is appended: most likely it was, long ago."""
+    """Nothing is appended: most likely the messages were stored long ago."""
 
     def __init__(self, name: str, sequence: int, newest: int) -> None:
         super().__init__(
-            f"producer {name}: sequence {sequence} is so far behind {newest} that its answer is not remembered; "
-            "it was stored then, or left out"
+            f"producer {name}: sequence {sequence} is so far below {newest} that its result is no longer known; "
+            "it was either stored then or skipped"
         )
 
 
 class UnknownProducer(StorageError):
-    """A producer whose sends follow each other begins with sequence 0; nothing is known of an earlier one."""
+    """A producer that counts its messages has to begin with sequence 0, and no earlier send of it is known."""
 
     def __init__(self, name: str, sequence: int) -> None:
         super().__init__(f"producer {name} is not known here, and sequence {sequence} is not its first")
 
 
 class SequenceGap(StorageError):
-    """What should come before it is not stored."""
+    """A producer that counts its messages has skipped some."""
 
     def __init__(self, name: str, sequence: int, expected: int) -> None:
         super().__init__(f"producer {name}: sequence {expected} comes next, not {sequence}")
 
 
 class DiskError(StorageError):
-    """What the operating system said, and about what."""
+    """The error of the operating system, and what it was about."""
 
-    act = "used"
+    action = "used"
 
     def __init__(self, where: str, error: OSError) -> None:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        super().__init__(f"{where} cannot be {self.act}: {reason}")
+        super().__init__(f"{where} cannot be {self.action}: {reason}")
         self.errno = error.errno
 
 
 class WriteFailed(DiskError):
     """The operating system refused to write."""
 
-    act = "written"
+    action = "written"
 
 
 class ReadFailed(DiskError):
-    """The operating system could not read what is there."""
+    """The operating system could not read what is stored."""
 
-    act = "read"
+    action = "read"
 
 
 class PartitionFailed(StorageError):
-    """What was written may not be on the disk, so nothing more is accepted until that is known."""
+    """What was written may not be on the disk. Nothing more is accepted until that has been checked."""
 
 
 class PartitionClosed(StorageError):
@@ -161,12 +163,12 @@ class PartitionClosed(StorageError):
 
 
 class StoreLocked(StorageError):
-    """Two processes must never write one folder."""
+    """Two processes must never write to one folder."""
 
 
 class UnsupportedFormat(StorageError):
-    """Newer or foreign data: opening it could only harm it."""
+    """Newer or foreign data, which opening could damage."""
 
 
 class CatalogueError(StorageError):
-    """A document or folder of the catalogue is not as it must be."""
+    """A document or folder of the catalogue is missing, unreadable or in the way."""

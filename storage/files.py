@@ -1,7 +1,7 @@
-"""The only module that touches the operating system's files: every call of the store goes through a `Files` value.
+"""The only module that uses the operating system's files: every call of the store goes through a `Files` value.
 
-That is the seam at which tests fail, shorten, lose or cut off any operation. All methods block, so only the shards'
-threads (and the command line's offline tools) call them; the event loop never does.
+Tests replace it to make any operation fail, stop short or get lost. All methods block, so only the shards' threads and
+the offline tools of the command line call them, never the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whippet.storage.descriptors import with_reserve
 Buffer = bytes | bytearray | memoryview
 
 BUFFERS_PER_WRITE = 1024
-"""IOV_MAX of Linux: what one writev takes."""
+"""IOV_MAX of Linux: the most buffers that one call writes."""
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,11 +29,11 @@ if _fallocate is not None:
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 KEEP_SIZE = 1
-"""FALLOC_FL_KEEP_SIZE, which the os module does not know."""
+"""FALLOC_FL_KEEP_SIZE, which the os module does not have."""
 
 
 class Item(NamedTuple):
-    """One name in a folder."""
+    """One entry of a folder."""
 
     name: str
     is_folder: bool
@@ -47,7 +47,7 @@ class Files:
         return with_reserve(os.open, path, os.O_RDONLY)
 
     def open_for_writing(self, path: str) -> int:
-        """Opens for reading and writing; makes the file when it is not there."""
+        """Opens for reading and writing; creates the file if it does not exist."""
         return with_reserve(os.open, path, os.O_RDWR | os.O_CREAT, 0o640)
 
     def close(self, handle: int) -> None:
@@ -57,19 +57,19 @@ class Files:
         return os.fstat(handle).st_size
 
     def read(self, handle: int, length: int, position: int) -> bytes:
-        """Reads what is there: shorter than `length` only at the end of the file (or at Linux's 2 GiB a call)."""
+        """Returns less than `length` bytes only at the end of the file, or above Linux's 2 GiB a call."""
         return os.pread(handle, length, position)
 
     def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Writes at a position and returns how many bytes were taken, which may be fewer than given."""
+        """Writes at a position and returns how many bytes were written, which may be fewer than given."""
         return os.pwritev(handle, buffers, position)
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
 
     def reserve(self, handle: int, size: int) -> None:
-        """Gives a file the blocks for its first `size` bytes, without making it longer; `truncate`, also to the length
-        that it has, gives back those behind its end."""
+        """Allocates blocks for the first `size` bytes of a file without making it longer. `truncate` to any length,
+        including the current one, frees those after the end."""
         number = errno.EOPNOTSUPP
         if _fallocate is not None:
             while _fallocate(handle, KEEP_SIZE, 0, size):
@@ -85,7 +85,7 @@ class Files:
         os.fdatasync(handle)
 
     def sync_folder(self, path: str) -> None:
-        """Returns when the names in a folder are on the disk."""
+        """Returns when the file names in a folder are on the disk."""
         handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -93,7 +93,7 @@ class Files:
             os.close(handle)
 
     def sync_filesystem(self, path: str) -> None:
-        """Returns when all that anybody has written to the file system of a folder is on the disk."""
+        """Returns when everything written to the file system of a folder is on the disk."""
         handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _syncfs is None:
@@ -114,14 +114,14 @@ class Files:
         os.mkdir(path, 0o750)
 
     def remove_tree(self, path: str) -> None:
-        """Removes a folder with all that is in it. Of links only the links go, never what they lead to."""
+        """Removes a folder with its content. Links are removed, but not what they point to."""
         if os.path.islink(path):
             os.unlink(path)
         else:
             with_reserve(shutil.rmtree, path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by that name; what cannot be looked at is not said to be missing."""
+        """Whether there is anything with that name. Raises OSError if that cannot be determined."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +129,8 @@ class Files:
         return True
 
     def list(self, path: str) -> list[Item]:
-        """The names in a folder; sizes of plain files. Raises FileNotFoundError when there is no such folder."""
+        """The entries of a folder, with the sizes of plain files. Raises FileNotFoundError if there is no such
+        folder."""
         items = []
         with with_reserve(os.scandir, path) as entries:
             for entry in entries:
@@ -142,7 +143,7 @@ class Files:
         return items
 
     def lock(self, path: str) -> int | None:
-        """Takes the lock for as long as the handle lives; None when another process has it."""
+        """Takes the lock for as long as the handle is open. Returns None if another process has it."""
         handle = self.open_for_writing(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,13 +155,14 @@ class Files:
         return handle
 
     def sign(self, handle: int) -> None:
-        """Writes into a file who has it."""
+        """Writes the process id into a lock file."""
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
 
 
 def write_some(files: Files, handle: int, buffers: Sequence[Buffer], position: int) -> tuple[int, OSError | None]:
-    """Writes everything, however often the operating system takes less than it was given, or says how far it came."""
+    """Writes everything, in as many calls as it takes. Returns how many bytes were written, and the error if not
+    all."""
     written = 0
     while buffers:
         now = buffers[:BUFFERS_PER_WRITE]
@@ -182,7 +184,7 @@ def write_all(files: Files, handle: int, buffers: Sequence[Buffer], position: in
 
 
 def after(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """What is left of the buffers once their first `taken` bytes are gone."""
+    """The rest of the buffers after their first `taken` bytes."""
     for i, buffer in enumerate(buffers):
         if taken < len(buffer):
             return [memoryview(buffer)[taken:], *buffers[i + 1 :]]
@@ -191,7 +193,7 @@ def after(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:
 
 
 def read_fully(files: Files, handle: int, length: int, position: int) -> bytes:
-    """Reads `length` bytes however many calls it takes; fewer only when the file ends."""
+    """Reads `length` bytes in as many calls as it takes; fewer only if the file ends."""
     content = files.read(handle, length, position)
     while len(content) < length and (more := files.read(handle, length - len(content), position + len(content))):
         content += more
@@ -199,7 +201,7 @@ def read_fully(files: Files, handle: int, length: int, position: int) -> bytes:
 
 
 def read_all(files: Files, path: str) -> bytes:
-    """A small file, whole."""
+    """Reads a small file completely."""
     handle = files.open_for_reading(path)
     try:
         parts = []
@@ -213,14 +215,14 @@ def read_all(files: Files, path: str) -> bytes:
 
 
 def replace(files: Files, path: str, content: bytes, *, sync: bool = True) -> None:
-    """Puts a whole new content in place of a file: a reader, and a crash at any point, sees the old or the new one."""
+    """Replaces the content of a file. Readers, also after a crash at any point, see the old content or the new one."""
     files.rename(write_beside(files, path, content, sync=sync), path)
     if sync:
         files.sync_folder(path.rpartition("/")[0])
 
 
 def write_beside(files: Files, path: str, content: bytes, *, sync: bool = True) -> str:
-    """Writes what is to take the place of a file, and says where."""
+    """Writes the content that is to replace a file into a file beside it, and returns its path."""
     temporary = path + ".new"
     handle = files.open_for_writing(temporary)
     try:
@@ -234,7 +236,7 @@ def write_beside(files: Files, path: str, content: bytes, *, sync: bool = True) 
 
 
 def make_folders(files: Files, path: str) -> list[str]:
-    """Makes a folder and those above it that are missing; says in which folders there are new names to be synced."""
+    """Creates a folder and its missing parents. Returns the folders that have new entries to be synced."""
     missing = []
     while path and not files.exists(path):
         missing.append(path)

@@ -1,4 +1,4 @@
-"""What one shard keeps open and cached over all its partitions, each within a bound: file handles and indexes.
+"""The open files and cached indexes of one shard over all its partitions, each within a limit.
 
 Only the shard's own thread uses these, so there is no lock.
 """
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def close(files: Files, path: str, handle: int) -> None:
-    """The system lets go of a handle even when it reports an error; writes that it lost are for a sync to tell."""
+    """Closes a handle. The system releases it even if it reports an error; a sync would report lost writes."""
     try:
         files.close(handle)
     except OSError as error:
@@ -24,7 +24,7 @@ def close(files: Files, path: str, handle: int) -> None:
 
 
 class Handles:
-    """Open log files, the least recently used closed first. Closing one loses nothing: syncs reopen what they need."""
+    """Open log files; the least recently used one is closed first. Nothing is lost: a sync reopens what it needs."""
 
     def __init__(self, files: Files, open_max: int) -> None:
         self._files = files
@@ -52,27 +52,27 @@ class Handles:
         return handle
 
     def reserve(self, path: str, size: int, reserved: int) -> None:
-        """Reserves blocks for a file of `size` bytes that will grow to `reserved`; where the disk cannot do that, which
-        is said once, nothing else changes."""
+        """Reserves blocks for a file of `size` bytes that will grow to `reserved`. If the disk cannot do that, it is
+        logged once, and nothing else changes."""
         handle = self.writing(path)
         try:
             self._files.reserve(handle, reserved)
         except OSError as error:
             self._refuse(f"{path}: {reserved} bytes cannot be reserved", error)
-            # It may have come half-way, on a disk that is nearly full.
-            self.give_back(path, size)
+            # Some blocks may have been reserved, on a disk that is nearly full.
+            self.free_reserved(path, size)
 
-    def give_back(self, path: str, size: int) -> None:
-        """Frees what was reserved behind the end of a file of `size` bytes."""
+    def free_reserved(self, path: str, size: int) -> None:
+        """Frees the reserved blocks after the end of a file of `size` bytes."""
         try:
             self._files.truncate(self.writing(path), size)
         except OSError as error:
-            self._refuse(f"{path}: what was reserved and is not needed cannot be given back", error)
+            self._refuse(f"{path}: reserved blocks that are not needed cannot be freed", error)
 
     def _refuse(self, what: str, error: OSError) -> None:
         if error.errno not in self._refusals:
             self._refusals.add(error.errno)
-            _log.warning("%s (this is said once): %s", what, error)
+            _log.warning("%s (logged once): %s", what, error)
 
     def _first(self) -> tuple[str, int]:
         path, (handle, _) = self._handles.popitem(last=False)
@@ -92,7 +92,7 @@ class Handles:
 
 
 class IndexCache:
-    """Indexes of closed segments within a budget of bytes, the least recently used forgotten first."""
+    """Indexes of closed segments within a budget of bytes; the least recently used one is dropped first."""
 
     def __init__(self, budget_bytes: float) -> None:
         self._budget = budget_bytes
@@ -100,7 +100,7 @@ class IndexCache:
         self._segments: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
 
     def put(self, segment: Segment, index: Index) -> None:
-        """Remembers an index with its segment; one over the budget is not kept at all, unless it is nowhere else."""
+        """Keeps an index with its segment. One that exceeds the budget alone is not kept, unless it is in no file."""
         self.drop(segment)
         size = index.memory_bytes()
         if not segment.index_in_file:

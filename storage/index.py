@@ -1,8 +1,8 @@
-"""Where the batches of one segment are: an entry for each, in the order of the log (FORMAT.md, section 4).
+"""The index of one segment: an entry for each batch, in the order of the log (FORMAT.md, section 4).
 
-An index is a hint. It is made while a segment is written or scanned, kept in a file beside a closed segment, and
-thrown away whenever it does not fit the log. It answers "which batch holds this offset" and "which is the first at
-this time"; it never says that a batch is good.
+An index is a hint. It is built while a segment is written or scanned, kept in a file beside a closed segment, and
+dropped whenever it does not match the log. It tells which batch holds an offset and which is the first at a time, but
+never that a batch is good.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Index:
         return self.base_offset(i) + self.count(i)
 
     def holding(self, offset: int) -> int:
-        """The first batch that ends after an offset: the one that holds it, or after a gap the next; len() if none."""
+        """The first batch that ends after an offset: the one that holds it, or the next after a gap; len() if none."""
         i = bisect_right(range(len(self)), offset, key=self.base_offset)
         return i - 1 if i and offset < self.next_offset(i - 1) else i
 
     def at_time(self, timestamp: int) -> int:
-        """The first batch with this base timestamp or a later one; len() if there is none."""
+        """The first batch with this base timestamp or a later one; len() if none."""
         return bisect_left(range(len(self)), timestamp, key=self.timestamp)
 
     def before(self, position: int) -> int:
@@ -73,7 +73,7 @@ class Index:
         return bisect_left(range(len(self)), position, key=self.position)
 
     def keep(self, count: int) -> None:
-        """Forgets all but the first `count` entries."""
+        """Drops all but the first `count` entries."""
         del self.words[_WORDS * count :]
 
     def memory_bytes(self) -> int:
@@ -81,20 +81,20 @@ class Index:
 
 
 def encode(index: Index, start_offset: int, log_bytes: int) -> bytes:
-    """The file: it says how much of the log it describes, so that a reader sees when the log has grown or shrunk."""
+    """The content of an index file. It includes the size of the log it describes, so that readers notice changes."""
     entries = _little(index.words).tobytes()
     head = HEADER.pack(MAGIC, start_offset, log_bytes, len(index), 0)[:_CHECKED]
     return b"".join((head, xxhash.xxh3_64_intdigest(head + entries).to_bytes(8, "little"), entries))
 
 
 def entries_in(file_bytes: int) -> int | None:
-    """How many entries an index file of this size has; None when none has this size."""
+    """How many entries an index file of this size has; None if the size is invalid."""
     count, rest = divmod(file_bytes - HEADER.size, ENTRY_BYTES)
     return count if count >= 0 and not rest else None
 
 
 def decode(content: bytes, start_offset: int) -> tuple[Index, int] | None:
-    """The index and the number of log bytes it describes; None when the file is not a whole index of this segment."""
+    """The index and the number of log bytes it describes; None if this is not a complete index of this segment."""
     if len(content) < HEADER.size:
         return None
     magic, start, log_bytes, count, checksum = HEADER.unpack_from(content)
@@ -109,7 +109,7 @@ def decode(content: bytes, start_offset: int) -> tuple[Index, int] | None:
 
 
 def _little(words: array[int]) -> array[int]:
-    """Numbers in files are little-endian, whatever the machine is."""
+    """Numbers in files are little-endian on any machine."""
     if sys.byteorder == "little":
         return words
     turned = words[:]

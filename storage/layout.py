@@ -1,4 +1,4 @@
-"""The names of files and folders below the data folder: FORMAT.md, section 1, as functions over text."""
+"""The names of files and folders in the data folder: FORMAT.md, section 1, as functions over text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ EXTERNAL_GROUPS_FOLDER = "external_groups"
 OFFSETS_FOLDER = "offsets"
 
 OFFSETS_MAX = 2**63
-"""No partition gets this far: a file that says so is not ours. Clients in many languages read offsets as signed."""
+"""No partition reaches this offset, because many clients read offsets as signed. A file that names it is not ours."""
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index)", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 
 
 class PartitionId(msgspec.Struct, frozen=True, order=True):
-    """Where a partition belongs; all three are ids, never names."""
+    """Which partition: the ids of its stream and topic, and its own."""
 
     stream: int
     topic: int
@@ -57,7 +57,7 @@ def producers_file(folder: str) -> str:
 
 
 def segment_of(file_name: str) -> tuple[int, str] | None:
-    """The start offset and the kind ("log" or "index") that a file name says; None for any other name."""
+    """The start offset and the kind ("log" or "index") in a file name; None for any other name."""
     match = _SEGMENT_FILE.fullmatch(file_name)
     if match is None or (start := int(match[1])) >= OFFSETS_MAX:
         return None
@@ -65,14 +65,14 @@ def segment_of(file_name: str) -> tuple[int, str] | None:
 
 
 def number(name: str) -> int | None:
-    """The id that a folder or document is named by: a decimal u32 without leading zeros; None for any other name."""
+    """The id in the name of a folder or document: a decimal u32 without leading zeros; None for any other name."""
     if _NUMBER.fullmatch(name) is None or (value := int(name)) >= 2**32:
         return None
     return value
 
 
 class Layout:
-    """The folders of one store; the names of three of them are configurable."""
+    """The paths of one store's folders. Three of the names are configurable."""
 
     __slots__ = ("_partitions", "_topics", "root", "streams")
 

@@ -96,7 +96,7 @@ class Log(LogReader):
         """
         if records or self.producers.in_doubt:
             try:
-                self.producers.note(records, self._synced_offset, sync=sync)
+                self.producers.write(records, self._synced_offset, sync=sync)
             except OSError as error:
                 self.generation += 1
                 return error
@@ -200,7 +200,7 @@ class Log(LogReader):
         self._roll_refused = False
         self._try_to_write_index(closed)
         if self._preallocates:
-            self._handles.give_back(log_file(self.folder, closed.start_offset), closed.log_bytes)
+            self._handles.free_reserved(log_file(self.folder, closed.start_offset), closed.log_bytes)
         self._names_unsynced = True
         self._unsynced[start] = None
         self.segments.append(Segment.empty(start))

@@ -1,4 +1,4 @@
-"""How far consumers and groups have read, a small file for each: FORMAT.md, section 5.
+"""The files of stored offsets, a small one for each consumer and group: FORMAT.md, section 5.
 
 `OffsetFiles` belongs to the shard that owns the partition. A file holds the newest value and the one before it in two
 places that are written in turn, so that a write that is cut off at any byte leaves the older value readable.
@@ -19,7 +19,7 @@ PLACE = struct.Struct("<QQQ")
 
 
 class Kind(enum.IntEnum):
-    """Consumers and groups have names of their own: consumer 1 and group 1 are two things."""
+    """Consumers and groups have separate ids: consumer 1 is not group 1."""
 
     CONSUMER = 1
     GROUP = 2
@@ -42,7 +42,7 @@ def encode(sequence: int, offset: int) -> bytes:
 
 
 def decode(content: bytes) -> tuple[int, int] | None:
-    """The newest sequence and offset that are whole; None when neither place is."""
+    """The newest valid sequence and offset; None if neither place is valid."""
     found = []
     for position in (0, PLACE.size):
         place = content[position : position + PLACE.size]
@@ -63,7 +63,7 @@ class OffsetFiles:
         self._unsynced: dict[str, None] = {}
 
     def load(self) -> tuple[dict[Key, int], list[str]]:
-        """Every stored offset, and the files that could not be understood."""
+        """Returns every stored offset, and the files that could not be decoded."""
         offsets: dict[Key, int] = {}
         unreadable: list[str] = []
         if not self._files.exists(self.folder):
@@ -88,11 +88,11 @@ class OffsetFiles:
         try:
             return decode(read_all(self._files, path))
         except OSError:
-            # One consumer begins anew; all others go on.
+            # This consumer starts over; all others continue.
             return None
 
     def write(self, changes: dict[Key, int | None], *, sync: bool) -> None:
-        """Stores offsets; None deletes. What fails may simply be written again."""
+        """Stores offsets; None deletes one. After an error, the same changes may be written again."""
         for (kind, identity), offset in changes.items():
             folder = f"{self.folder}/{FOLDERS[kind]}"
             path = f"{folder}/{identity}"
@@ -109,7 +109,7 @@ class OffsetFiles:
                 above = self.folder.rpartition("/")[0]
                 self._unsynced |= dict.fromkeys((f"{above}/", f"{self.folder}/", f"{folder}/"))
                 sequence = 1
-                # A file is there with its first offset or not at all: one without any would look damaged.
+                # The file must not exist without its first offset: it would look damaged.
                 replace(self._files, path, bytes(PLACE.size) + encode(sequence, offset), sync=False)
             else:
                 sequence += 1
@@ -124,14 +124,14 @@ class OffsetFiles:
             self.sync()
 
     def lower(self, offsets: dict[Key, int], next_offset: int) -> list[str]:
-        """Takes stored offsets back to the newest message, here and in the files, and says which: those after it are
-        lost, and what will get their numbers nobody has read yet."""
-        counts = f"{next_offset - 1} counts" if next_offset else "and there is none"
+        """Lowers stored offsets that are after the newest message, in the dictionary and in the files, and reports
+        them. Those messages are lost, and nobody has read the ones that will get their offsets."""
+        newest = f"lowered to {next_offset - 1}" if next_offset else "of which there is none; deleted"
         lines = []
         beyond = [key for key, offset in offsets.items() if offset >= next_offset and key[0] is not Kind.EXTERNAL_GROUP]
         for key in beyond:
             path = f"{self.folder}/{FOLDERS[key[0]]}/{key[1]}"
-            lines.append(f"{path}: offset {offsets[key]} is after the newest message, {counts}")
+            lines.append(f"{path}: offset {offsets[key]} is after the newest message, {newest}")
             offsets[key] = next_offset - 1
             if not next_offset:
                 del offsets[key]
@@ -140,7 +140,7 @@ class OffsetFiles:
         return lines
 
     def sync(self) -> None:
-        """Returns when all that was written is on the disk; names that end in "/" are folders."""
+        """Returns when everything written is on the disk. Paths that end in "/" are folders."""
         for path in list(self._unsynced):
             if path.endswith("/"):
                 self._files.sync_folder(path[:-1])
@@ -153,6 +153,6 @@ class OffsetFiles:
             del self._unsynced[path]
 
     def forget(self) -> None:
-        """After a purge has removed the files."""
+        """Called after a purge has removed the files."""
         self._sequences.clear()
         self._unsynced.clear()

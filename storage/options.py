@@ -1,7 +1,7 @@
-"""What the store can be told: one frozen value, made once by the composition root from the configuration.
+"""The options of the store: one frozen value, built once by the composition root from the configuration.
 
-What somebody has chosen for one topic is in its document and comes before it. Nothing here reads a file or a variable,
-and no module of the store has settings of its own.
+Options chosen for one topic are in its document and take precedence. Nothing here reads a file or a variable, and no
+other module of the store has settings.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ GIB = 1024 * MIB
 
 
 class Durability(enum.IntEnum):
-    """What an acknowledgement promises. A higher level includes the lower ones."""
+    """What an acknowledged message survives. A higher level includes the lower ones."""
 
     MEMORY = 0
     """Appended: survives a graceful stop."""
     WRITTEN = 1
     """Handed to the operating system: survives kill -9 of the process."""
     SYNCED = 2
-    """fdatasync has returned: survives a power cut."""
+    """fdatasync has returned: survives a power failure."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,66 +35,66 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions_folder: str = "partitions"
 
     durability: Durability = Durability.WRITTEN
-    """The level that an append reaches before it is acknowledged, unless a partition says otherwise."""
+    """The level that an append reaches before it is acknowledged, unless the topic sets another one."""
     messages_required_to_save: int = 1
-    """At level MEMORY: so many buffered messages of one partition are handed to the disk ..."""
+    """At level MEMORY, a partition writes once this many messages are buffered ..."""
     bytes_required_to_save: int = MIB
-    """... or so many buffered bytes, whichever is reached first."""
+    """... or this many bytes, whichever is reached first."""
     saver_interval_s: float | None = 30.0
-    """Period of the message saver, which writes what is still buffered; None: no saver."""
+    """The interval of the message saver, which writes what is still buffered; None: no saver."""
     saver_syncs: bool = True
-    """Whether the saver also makes durable what it finds written but not synced."""
+    """Whether the saver also syncs what is written but not synced."""
     catalog_syncs: bool = True
-    """Whether catalogue documents are synced before a command that changes them is answered."""
+    """Whether catalogue documents are synced before a command that changes them returns."""
 
     segment_bytes: int = GIB
-    """A segment that has reached this size is closed; the batch that reaches it stays whole, so it may be larger."""
+    """A segment that has reached this size is closed. The batch that reaches it is not split, so it may be larger."""
     index_cache: Literal["all", "open_segment", "none"] = "open_segment"
-    """Which indexes of closed segments stay in memory: all, those lately used within the budget below, or none."""
+    """Which indexes of closed segments stay in memory: all, the most recently used within the budget below, or none."""
     index_cache_bytes: int = 64 * MIB
-    """Budget of all cached indexes of closed segments together."""
+    """The budget of all cached indexes of closed segments together."""
     delete_oldest_segments: bool = True
-    """Whether retention makes room in a topic that has reached its size; otherwise such a topic refuses messages."""
+    """Whether retention makes room in a topic that has reached its size. Otherwise such a topic refuses messages."""
     validate_checksum: bool = False
     """Check every batch of every segment when the store is opened, not only the end of the last segment."""
     recreate_missing_state: bool = False
-    """Make up catalogue documents and folders that are missing, from what is there."""
+    """Recreate missing catalogue documents and folders from what exists."""
 
     shards: int = 1
-    """Threads that own the partitions' files."""
+    """How many threads own the partitions' files."""
     cpus: tuple[int, ...] = ()
-    """Cores to pin the shards to, one after the other; empty: not pinned."""
+    """The cores to which the shards are pinned in turn; empty: not pinned."""
 
     tail_bytes_max: int = 256 * MIB
-    """Budget of recent batches kept in memory for readers, over all partitions."""
+    """The budget of recent batches kept in memory for readers, over all partitions."""
     unflushed_bytes_max: int = 256 * MIB
-    """Bytes accepted but not yet written, over all partitions; appends wait above it."""
+    """Bytes accepted but not yet written, over all partitions. Above it, appends wait."""
     partition_unflushed_bytes_max: int = 64 * MIB
-    """The same for one partition, so that a slow disk under one does not stop the others."""
+    """The same for one partition, so that one with a slow disk does not stop the others."""
     batch_bytes_max: int = 64 * MIB
-    """A batch with its header."""
+    """The size of one batch, including its header."""
     batch_messages_max: int = 1_000_000
-    """Messages of one batch."""
+    """The number of messages in one batch."""
     payload_bytes_max: int = 64_000_000
-    """Payload of one message."""
+    """The payload of one message."""
     user_headers_bytes_max: int = 100_000
-    """Encoded user headers of one message."""
+    """The encoded user headers of one message."""
     read_bytes_max: int = 128 * MIB
-    """What one read returns at most; one message is always returned, whatever its size."""
+    """The most that one read returns. One message is always returned, whatever its size."""
     open_files_max: int = 4096
-    """Segment files that the store keeps open, over all shards."""
+    """How many segment files the store keeps open, over all shards."""
     consumer_offsets_max: int = 4096
-    """Consumers that may have an offset stored in one partition, and groups once more."""
+    """How many consumers may have an offset stored in one partition, and how many groups."""
     producers_max: int = 1000
-    """Producers that number their sends, in one partition, whose answers are remembered."""
+    """How many producers with numbered sends are remembered in one partition."""
     producer_answers_max: int = 16
-    """Answers that are remembered of each of them."""
+    """How many results are remembered for each of them."""
     write_retry_s: float = 1.0
-    """Pause before acknowledged but unwritten messages are tried again after a failed write (a full disk)."""
+    """The pause after a failed write (a full disk) before acknowledged messages are written again."""
 
 
 Promise = Literal["replicated", "persisted"]
-"""What a topic may be told about an acknowledgement: what the server promises anyway, or that the disk has it."""
+"""The durability of a topic: that of the server, or synced."""
 
 ResizePolicy = Literal["mutable", "fixed"]
 """Whether partitions can be added to a topic and deleted from it."""
@@ -103,8 +103,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody has chosen for a topic, under the names that it has on the wire and on the disk; None is left to
-    the server. The store itself does not look at the first three: what of them holds is in the topic's document."""
+    """The options that somebody chose for a topic, under their names on the wire and on the disk; None leaves an option
+    to the server. The store does not use the first three: the values in effect are in the topic's document."""
 
     compression_algorithm: str | None = None
     message_expiry: int | None = None
@@ -113,7 +113,7 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     durability: Promise | None = None
     consumer_offset_durability: Promise | None = None
     enforce_fsync: bool | None = None
-    """Another name of `durability`: true is `persisted`, false is `replicated`."""
+    """Another name for `durability`: true is `persisted`, false is `replicated`."""
     messages_required_to_save: Positive | None = None
     size_of_messages_required_to_save: Positive | None = None
     partition_resize_policy: ResizePolicy | None = None
@@ -125,27 +125,27 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the partitions of one topic: made of its options and of the store's, never changed."""
+    """The settings in effect for the partitions of one topic, from its options and the store's. They never change."""
 
     durability: Durability
     offset_durability: Durability
-    """What the acknowledgement of a stored offset promises."""
+    """The level that a stored offset reaches before it is acknowledged."""
     messages_required_to_save: int
     bytes_required_to_save: int
     segment_bytes: int
     preallocates: bool
-    """Whether the blocks of a whole segment are reserved when it is begun."""
+    """Whether blocks for a whole segment are reserved when it is created."""
 
 
 def settings_of(chosen: TopicOptions, store: StoreOptions) -> TopicSettings:
-    """A topic may be told to gather more messages than the server does, and so to promise less; but where the server
-    promises that the disk has them, it does so for all topics."""
-    usual = store.durability
-    if usual is not Durability.SYNCED and chosen.messages_required_to_save is not None:
-        usual = Durability.MEMORY if chosen.messages_required_to_save > 1 else Durability.WRITTEN
+    """A topic may buffer more messages than the server's default, and so promise less. But a server that syncs before
+    it acknowledges does so for all topics."""
+    default = store.durability
+    if default is not Durability.SYNCED and chosen.messages_required_to_save is not None:
+        default = Durability.MEMORY if chosen.messages_required_to_save > 1 else Durability.WRITTEN
     return TopicSettings(
-        durability=Durability.SYNCED if chosen.durability == "persisted" or chosen.enforce_fsync else usual,
-        offset_durability=Durability.SYNCED if chosen.consumer_offset_durability == "persisted" else usual,
+        durability=Durability.SYNCED if chosen.durability == "persisted" or chosen.enforce_fsync else default,
+        offset_durability=Durability.SYNCED if chosen.consumer_offset_durability == "persisted" else default,
         messages_required_to_save=chosen.messages_required_to_save or store.messages_required_to_save,
         bytes_required_to_save=chosen.size_of_messages_required_to_save or store.bytes_required_to_save,
         segment_bytes=chosen.segment_size or store.segment_bytes,

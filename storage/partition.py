@@ -504,7 +504,7 @@ class Partition:
         self._pipeline.start_over()
         self._offsets.forget()
         self._producers.forget()
-        self._readers.look_again()
+        self._readers.wake_all()
 
     @shielded
     async def reopen(self, recovered: Callable[[], tuple[Log, int, list[Record]]]) -> None:

@@ -1,9 +1,9 @@
-"""The file in which a partition keeps what producers were answered: FORMAT.md, section 9.
+"""The file in which a partition keeps the results of numbered sends: FORMAT.md, section 9.
 
 `ProducerFile` belongs to the log, and with it to a shard's thread. A record is written before its batch and counts only
 if the log has that batch. So a crash between the two leaves nothing that counts, and there is never a batch without its
-record. Before an offset is given to another batch the record that spoke of it is gone; while that cannot be done,
-nothing is appended.
+record. Before an offset is given to another batch, the record that names it is removed. As long as that fails, nothing
+is appended.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ RECORD = struct.Struct("<QQQQQQIIB7s64s")
 length of the id, owner, id"""
 
 VOID = bytes(RECORD.size)
-"""In the place of a record that does not count."""
+"""Overwrites a record that does not count."""
 
 COMPACTED_BYTES = 4096 * RECORD.size
-"""A file that is no longer than this is not made anew."""
+"""A file up to this size is not compacted."""
 
 
 class Written(NamedTuple):
-    """A record as it stands in the file."""
+    """A record in the file."""
 
     position: int
     record: Record
     synced_offset: int
-    """All batches before this offset were safe on the disk when the record was written."""
+    """All batches before this offset were on the disk when the record was written."""
 
 
 class Scanned(NamedTuple):
     written: list[Written]
     damaged: list[int]
-    """Positions of what is no record, though records follow it."""
+    """Positions at which there is no valid record, although records follow."""
     end: int
-    """Where the last record ends; what follows was cut off by a crash."""
+    """Where the last record ends. Anything after it was left by a crash."""
 
 
 def encode(record: Record, synced_offset: int) -> bytes:
@@ -72,7 +72,7 @@ def encode(record: Record, synced_offset: int) -> bytes:
 
 
 def decode(content: bytes) -> tuple[Record, int] | None:
-    """A record and the offset that was synced before it; None when this is none."""
+    """A record and the synced offset in it; None if the bytes are not a record."""
     checksum, sequence, base, timestamp, batch, synced, epoch, messages, length, owner, identity = RECORD.unpack(
         content
     )
@@ -104,12 +104,12 @@ def damage_in(path: str, found: Scanned) -> list[Damage]:
 
 
 class ProducerFile:
-    """See the module. What raises an OSError has not noted anything."""
+    """See the module. A method that raises OSError has recorded nothing."""
 
     def __init__(self, files: Files, handles: Handles, folder: str, bounds: Bounds) -> None:
         self.path = producers_file(folder)
         self.in_doubt = False
-        """What is in the file beyond its end must go before anything is appended to the log."""
+        """The file has records after its logical end, which must go before anything is appended to the log."""
         self._files = files
         self._handles = handles
         self._folder = folder
@@ -117,24 +117,24 @@ class ProducerFile:
         self._end = 0
         self._is_there = False
         self._suspect = False
-        """A sync has failed: the system may call clean what never reached the disk."""
+        """A sync has failed: the system may consider pages clean that never reached the disk."""
         self._unsynced = False
         self._cut_unsynced = False
         self._name_unsynced = False
         self._compact_at = COMPACTED_BYTES
         self._last: Sequence[Record] = ()
-        """What was noted last: it ends where the file ends."""
+        """The records written last, which end where the file ends."""
 
     def load(self, counts: Callable[[Record, int], bool]) -> tuple[list[Record], list[Damage]]:
-        """The records that count, and what is damaged. `counts` says whether the log has the batch of a record, given
-        the offset before which all batches are known to have been safe when they were noted."""
+        """Returns the records that count, and the damage. `counts` tells whether the log has the batch of a record,
+        given an offset before which all batches are known to have been synced."""
         if not self._files.exists(self.path):
             return [], []
         try:
             content = read_all(self._files, self.path)
         except OSError as error:
             kept_in = recovery.move_aside(self._files, self._folder, PRODUCERS_FILE)
-            reason = f"cannot be read, so what producers send again is stored again: {error}"
+            reason = f"cannot be read, so repeated sends of producers are stored again: {error}"
             return [], [Damage(self.path, 0, 0, 0, 0, reason, kept_in)]
         self._is_there = True
         found = scan(content)
@@ -150,8 +150,8 @@ class ProducerFile:
             self._truncate()
         return [one.record for one in kept], damage_in(self.path, found)
 
-    def note(self, records: Sequence[Record], synced_offset: int, *, sync: bool) -> None:
-        """Before their batches are written, and with `sync` also safe before that."""
+    def write(self, records: Sequence[Record], synced_offset: int, *, sync: bool) -> None:
+        """Writes records before their batches are written, and with `sync` also syncs them."""
         self.settle()
         if not records:
             return
@@ -172,20 +172,21 @@ class ProducerFile:
             raise
 
     def take_back(self, next_offset: int) -> None:
-        """Of the batches noted last those from an offset on were not written."""
+        """Removes the last records whose batches start at an offset or later, because those could not be written."""
         count = sum(record.base_offset >= next_offset for record in self._last)
         if count:
             self._cut(self._end - count * RECORD.size)
 
     def settle(self) -> None:
-        """What should not be in the file is not in it any more when this returns."""
+        """Returns when nothing is in the file that should not be there."""
         if self._suspect:
             self.rewrite()
         elif self.in_doubt:
             self._truncate()
 
     def settle_for_good(self) -> None:
-        """And will not be there after a power cut: for the time when the batches that prove it wrong are gone."""
+        """Like `settle`, and it stays so after a power failure. Called before the batches are deleted that could prove
+        a record wrong."""
         self.settle()
         if self._cut_unsynced:
             self.sync()
@@ -205,13 +206,13 @@ class ProducerFile:
             self._name_unsynced = False
 
     def rewrite(self) -> None:
-        """Writes everything once more, and syncs it."""
+        """Writes everything again, and syncs it."""
         if self._is_there:
             content = read_fully(self._files, self._handle(), self._end, 0)
             self._replace(write_beside(self._files, self.path, content), len(content))
 
     def _compact(self) -> None:
-        """Leaves out what is not remembered any more. Where that fails the file grows on, until it is tried again."""
+        """Drops records that are no longer remembered. If that fails, the file keeps growing until the next attempt."""
         try:
             found = scan(read_fully(self._files, self._handle(), self._end, 0))
             synced_offset = max((one.synced_offset for one in found.written), default=0)
@@ -219,14 +220,14 @@ class ProducerFile:
             content = b"".join([encode(record, synced_offset) for record in kept])
             beside = write_beside(self._files, self.path, content)
         except OSError as error:
-            _log.warning("%s: cannot be made anew, and grows on: %s", self.path, error)
+            _log.warning("%s: cannot be compacted, and keeps growing: %s", self.path, error)
             self._compact_at = self._end + COMPACTED_BYTES
             return
         self._replace(beside, len(content))
         self._compact_at = max(2 * self._end, COMPACTED_BYTES)
 
     def _replace(self, beside: str, length: int) -> None:
-        # Whichever of the two files has the name, should this fail: what is in it up to the end counts.
+        # If this fails, either of the two files may have the name; its content up to the end counts.
         self._suspect = self.in_doubt = True
         self._handles.drop(self.path)
         self._last = ()
@@ -242,7 +243,7 @@ class ProducerFile:
         try:
             self._truncate()
         except OSError as error:
-            _log.warning("%s: records of what was not written cannot be taken back yet: %s", self.path, error)
+            _log.warning("%s: records of batches that were not written cannot be removed yet: %s", self.path, error)
             self.in_doubt = True
 
     def _truncate(self) -> None:
@@ -260,7 +261,7 @@ class ProducerFile:
         self._handles.drop(self.path)
 
     def forget(self) -> None:
-        """After a purge has removed it."""
+        """Called after a purge has removed the file."""
         self.close()
         self.in_doubt = self._is_there = self._suspect = False
         self._unsynced = self._cut_unsynced = self._name_unsynced = False

@@ -1,19 +1,19 @@
-"""What the producers that number their sends were answered in one partition, so that a repetition appends nothing.
+"""The results of numbered sends in one partition, so that repeating a send appends nothing.
 
-    1. A producer has an id, which is its owner's alone, and numbers its sends: an epoch, which it raises when it starts
-       anew, and in it a sequence that rises from send to send. Gaps are allowed.
-    2. A sequence that was answered is answered the same way again; one that is older than the newest and is not among
-       the answers that are remembered is refused, because whether it is in the log can no longer be told, or because
-       it is surely not and would come out of its order.
-    3. A higher epoch ends those below it from the moment at which its first batch is appended.
-    4. The state is the one as of everything appended. What could not be written is taken back, and what it took the
-       place of is there again.
-    5. Of a producer that counts its messages (clients of the 0.12 protocol) each send has to follow the one before it.
-    6. What older versions have kept has no owner. It counts for whoever sends under the id, until they have sent
-       something themselves, which goes on from there.
+    1. A producer has an id that belongs to its owner. It numbers its sends with an epoch, which it raises when it
+       restarts, and a sequence that rises from send to send. Gaps are allowed.
+    2. A sequence that has a result gets the same result again. One that is older than the newest and has no remembered
+       result is refused: either it is no longer known whether it is in the log, or it is certainly not and would be out
+       of order.
+    3. A higher epoch ends all lower ones from the moment its first batch is appended.
+    4. The state covers everything appended. Results of batches that could not be written are taken back, and what they
+       replaced is restored.
+    5. Each send of a producer that counts its messages (clients of the 0.12 protocol) has to follow the one before it.
+    6. Records of older versions have no owner. They count for every owner of that producer id, until the owner sends
+       something, which continues from there.
 
-Pure state; the event loop has one for each partition, and the file of producer_file.py is made anew through it. The
-partition asks it in the same step in which it appends, so that nothing can come in between.
+This is pure state: the event loop has one for each partition, and producer_file.py compacts its file with one. The
+partition consults it in the same step in which it appends, so nothing can come in between.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ EPOCH_MAX = 2**32 - 1
 SEQUENCE_MAX = 2**64 - 1
 OWNER_BYTES = 7
 MESSAGE_NUMBERS = 2**31
-"""As many there are until they begin anew."""
+"""After this many messages, numbers start over with 0."""
 NOBODYS = bytes(OWNER_BYTES)
-"""The owner of what was kept before there were owners."""
+"""The owner in records from before there were owners."""
 
 
 class Producer(msgspec.Struct, frozen=True, gc=False):
-    """Who sends, and which of its sends this is."""
+    """The sender of a batch, and which of its sends this is."""
 
     id: bytes
     epoch: int
     sequence: int
     owner: bytes = NOBODYS
-    """Whose id it is: two owners may use the same one, and do not know of each other."""
+    """Whose id it is. Two owners may use the same id without affecting each other."""
     counts_messages: bool = False
-    """The sequence is the number of the first message: the next send has to follow without a gap. It has 31 bits, and
-    begins anew with 0 after the highest."""
+    """The sequence is the number of the first message, and the next send has to follow without a gap. It has 31 bits,
+    and starts over with 0 after the highest."""
 
     def __post_init__(self) -> None:
         if len(self.owner) != OWNER_BYTES:
@@ -75,12 +75,12 @@ class Producer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The id, for people."""
+        """The id as text for error messages."""
         return repr(self.id.decode(errors="replace"))
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """An answer: where the batch of a send went, and the checksum by which that batch is known."""
+    """The result of a send: the place of its batch, and the checksum that identifies the batch."""
 
     producer: Producer
     base_offset: int
@@ -94,11 +94,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bounds(NamedTuple):
-    """How much is remembered in a partition; what was used longest ago is forgotten first."""
+    """How much is remembered in a partition. What was used longest ago is forgotten first."""
 
     producers: int = 1000
     answers: int = 16
-    """For each producer, those of its newest sequences."""
+    """For each producer, the results of its newest sequences."""
 
 
 class _Known:
@@ -110,23 +110,23 @@ class _Known:
         self.epoch = epoch
         self.answers: dict[int, Record] = {}
         self.unwritten = 0
-        """Answers that may have to be taken back; none that was written is forgotten for their sake."""
+        """How many results may have to be taken back. No written one is forgotten to make room for them."""
         self.before = before
-        """The epoch before this one, until a batch of this one is written."""
+        """The previous epoch, until a batch of this one is written."""
 
 
 class Producers:
     """See the module."""
 
-    __slots__ = ("_answers_max", "_known", "_producers_max", "_under_way", "_unwritten", "due")
+    __slots__ = ("_answers_max", "_in_progress", "_known", "_producers_max", "_unwritten", "due")
 
     def __init__(self, bounds: Bounds, records: Iterable[Record] = ()) -> None:
         self._producers_max, self._answers_max = bounds
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._unwritten: deque[Record] = deque()
-        self._under_way: dict[Producer, asyncio.Future[None]] = {}
+        self._in_progress: dict[Producer, asyncio.Future[None]] = {}
         self.due: list[Record] = []
-        """What the file has not been given yet."""
+        """Records not yet handed over to the file."""
         self._load(records)
 
     def _load(self, records: Iterable[Record]) -> None:
@@ -137,34 +137,34 @@ class Producers:
                 self._forget_oldest(known)
 
     def records(self) -> list[Record]:
-        """All that is remembered, the producers in the order in which they are forgotten."""
+        """Everything remembered, producers in the order in which they would be forgotten."""
         return [known.answers[sequence] for known in self._known.values() for sequence in sorted(known.answers)]
 
-    # --------------------------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------------------------ looking up
 
     def epoch_of(self, producer: Producer) -> int | None:
-        """The newest one."""
+        """The newest epoch of a producer; None if the producer is unknown."""
         known = self._of(producer)
         return None if known is None else known.epoch
 
     def remembers(self, producer: Producer) -> bool:
-        """Whether this very send was answered, or is on its way."""
+        """Whether this send has a result, or is in progress."""
         known = self._of(producer)
         return known is not None and known.epoch == producer.epoch and producer.sequence in known.answers
 
     def has_passed(self, producer: Producer) -> bool:
-        """Whether a newer sequence of the same epoch was answered."""
+        """Whether a newer sequence of the same epoch has a result, or is in progress."""
         known = self._of(producer)
         return known is not None and known.epoch == producer.epoch and producer.sequence < max(known.answers)
 
     def in_order(self, producer: Producer) -> Producer:
-        """The producer with the sequence that is kept: one that counts messages begins anew on the wire, and does not
-        here. Refuses one that has left something out."""
+        """The producer with the sequence that is stored. Where messages are counted, numbers start over on the wire but
+        not here. Refuses a producer that has skipped messages."""
         if not producer.counts_messages:
             return producer
         known = self._of(producer)
         if known is not None and known.epoch > producer.epoch:
-            # Which is refused for that.
+            # `find` refuses it for that.
             return producer
         if known is None or known.epoch < producer.epoch:
             if producer.sequence:
@@ -176,12 +176,12 @@ class Producers:
         if behind >= MESSAGE_NUMBERS // 2 or behind > expected:
             raise SequenceGap(producer.name, producer.sequence, expected % MESSAGE_NUMBERS)
         if newest.producer.sequence < expected - behind < expected:
-            # It begins inside of a send that was another one.
+            # It begins inside another send.
             raise SequencePassed(producer.name, producer.sequence, newest.producer.sequence)
         return msgspec.structs.replace(producer, sequence=expected - behind)
 
     def find(self, producer: Producer, written: int) -> Record | None:
-        """The answer that this send was given; None when it is a new one. Refuses what is neither."""
+        """The result of this send; None if it is new. Refuses a send that is neither."""
         self._settle(written)
         known = self._of(producer)
         if known is None or known.epoch < producer.epoch:
@@ -201,20 +201,20 @@ class Producers:
 
     @contextlib.asynccontextmanager
     async def alone(self, producer: Producer) -> AsyncIterator[None]:
-        """Of those who bring the same send at the same time one comes after the other."""
-        while (other := self._under_way.get(producer)) is not None:
+        """Lets concurrent copies of the same send in one at a time."""
+        while (other := self._in_progress.get(producer)) is not None:
             await asyncio.shield(other)
-        done = self._under_way[producer] = asyncio.get_running_loop().create_future()
+        done = self._in_progress[producer] = asyncio.get_running_loop().create_future()
         try:
             yield
         finally:
-            del self._under_way[producer]
+            del self._in_progress[producer]
             done.set_result(None)
 
     # ------------------------------------------------------------------------------------------------------- changing
 
     def begin(self, record: Record) -> None:
-        """The batch of a new send was appended."""
+        """Remembers a new send whose batch is being appended."""
         known = self._add(record)
         assert known is not None
         known.unwritten += 1
@@ -225,7 +225,7 @@ class Producers:
             self._known.popitem(last=False)
 
     def take_back(self, written: int) -> None:
-        """What was appended after `written` is not in the log and will not be."""
+        """Forgets sends whose batches end after `written`: they are not in the log and never will be."""
         self._settle(written)
         while self._unwritten:
             record = self._unwritten.pop()
@@ -243,12 +243,13 @@ class Producers:
         self.due = []
 
     def hand_over_again(self, written: int) -> None:
-        """What was appended after `written` could not be written, and will be tried again."""
+        """Makes the records due again whose batches end after `written`: those will be written again."""
         self._settle(written)
         self.due = list(self._unwritten)
 
     def restore(self, records: Iterable[Record], kept_from: int | None) -> None:
-        """Takes up what the file has; what was appended from an offset on is still to be written (None: it is lost)."""
+        """Starts over with the records of the file. Sends from offset `kept_from` on are still to be written; with None
+        they are lost."""
         kept = [] if kept_from is None else [one for one in self._unwritten if one.base_offset >= kept_from]
         self.forget()
         self._load(records)
@@ -256,13 +257,13 @@ class Producers:
             self.begin(record)
 
     def forget(self) -> None:
-        """After a purge. What is on its way comes after it."""
+        """Called after a purge. Sends in progress come after it."""
         self._known.clear()
         self._unwritten.clear()
         self.due = []
 
     def _add(self, record: Record) -> _Known | None:
-        """None: a higher epoch has been there."""
+        """None: there has been a higher epoch."""
         producer = record.producer
         known = self._known.get(producer.key)
         if known is None or known.epoch < producer.epoch:

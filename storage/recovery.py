@@ -1,8 +1,8 @@
-"""Opens the folder of a partition as a crash, a full disk or a careless hand may have left it.
+"""Opens the folder of a partition after a crash, a full disk, or careless changes by hand.
 
-What it does, in this order: finishes a deletion that was under way; lists the segments; checks the end of the last one
-(all of every one if asked) and cuts it after the last whole batch, keeping the cut bytes aside; says what is damaged.
-It never removes a byte that it has not kept, and after it the partition's next offset is one that was never given out.
+It finishes a deletion that was in progress, lists the segments, checks the end of the last one (or all of every
+segment), cuts that one after the last whole batch, sets the cut bytes aside, and reports damage. It never removes a
+byte that it has not set aside, and afterwards the partition's next offset is one that was never given out.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from whippet.storage.layout import (
 from whippet.storage.segment import Damage, Segment
 
 RECHECKED_BYTES = 1 << 20
-"""How much of a log is checked again although its index, written when the log was closed and synced, describes it."""
+"""How much of a log is checked again although it has an index, written when the log was closed and synced."""
 RECHECKED_BATCHES = 2
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """A deletion of several files, noted before the first of them goes, so that a crash half-way is finished later."""
+    """A deletion of several files, recorded before the first one is removed, so that it can be finished after a
+    crash."""
 
     delete_before: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """Segments that end at or before this offset go."""
+    """Delete the segments that end at or before this offset."""
     purge: bool = False
-    """Everything goes, consumer offsets and what producers were answered too; the next offset is 0 again."""
+    """Delete everything, including stored offsets and results of numbered sends. The next offset is 0 again."""
 
 
 class Recovered(NamedTuple):
-    """A partition ready to be written to; the last segment is the one that grows."""
+    """A partition ready for appending. Only the last segment grows."""
 
     segments: list[Segment]
     last_timestamp: int
@@ -80,7 +81,7 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
 
 
 def _list(files: Files, folder: str) -> tuple[dict[int, int], dict[int, int], list[Damage]]:
-    """The sizes of the logs and of the indexes, by start offset, and what has names like theirs and is neither."""
+    """The sizes of the logs and of the indexes, by start offset, and anything with a similar name that is neither."""
     logs: dict[int, int] = {}
     indexes: dict[int, int] = {}
     strange: list[Damage] = []
@@ -98,7 +99,7 @@ def _list(files: Files, folder: str) -> tuple[dict[int, int], dict[int, int], li
 
 
 def _rebuild_if_readable(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
-    """One segment that cannot be read keeps nobody from the others; whoever reads it is told why it cannot be."""
+    """A segment that cannot be read does not prevent reading the others. Reading it reports the error."""
     try:
         return rebuild_closed(files, folder, segment, partition_id)
     except OSError as error:
@@ -108,9 +109,9 @@ def _rebuild_if_readable(files: Files, folder: str, segment: Segment, partition_
 
 
 def _missing(folder: str, orphans: list[int], segments: list[Segment]) -> list[Damage]:
-    """The logs whose indexes alone are there: each up to the next log, or to the next one that is missing too."""
+    """The logs of which only the index exists: each reaches to the next log, or to the next missing one."""
     starts = sorted({*orphans, *(segment.start_offset for segment in segments)})
-    reason = "the file is missing although its index is there"
+    reason = "the file is missing although its index exists"
     return [
         Damage(log_file(folder, start), 0, 0, start, starts[starts.index(start) + 1], reason)
         for start in orphans
@@ -118,7 +119,7 @@ def _missing(folder: str, orphans: list[int], segments: list[Segment]) -> list[D
     ]
 
 
-# ------------------------------------------------------------------------------------------------- deletions under way
+# ---------------------------------------------------------------------------------------------- deletions in progress
 
 
 def write_intent(files: Files, folder: str, intent: Intent) -> None:
@@ -133,7 +134,7 @@ def withdraw_intent(files: Files, folder: str) -> None:
 
 
 def finish_intent(files: Files, folder: str) -> None:
-    """Carries out what an intent says; may be repeated after a crash at any point of it."""
+    """Carries out a recorded deletion. May be repeated after a crash at any point."""
     path = f"{folder}/{INTENT_FILE}"
     if not files.exists(path):
         return
@@ -158,7 +159,7 @@ def finish_intent(files: Files, folder: str) -> None:
 
 
 def remove_segment(files: Files, folder: str, start_offset: int) -> None:
-    """The index first: a log without one is whole, an index without a log looks like a loss."""
+    """Removes the index first: a log without an index is complete, an index without a log looks like a loss."""
     remove_index(files, folder, start_offset)
     if files.exists(path := log_file(folder, start_offset)):
         files.remove(path)
@@ -170,20 +171,20 @@ def remove_index(files: Files, folder: str, start_offset: int) -> None:
 
 
 def move_aside(files: Files, folder: str, name: str) -> str:
-    """Keeps a file that is in the way, and says where."""
+    """Moves a file that is in the way into the folder of damaged files, and returns its new path."""
     kept = _free_name_aside(files, folder, name)
     files.rename(f"{folder}/{name}", kept)
     return kept
 
 
 def _finish_noted(files: Files, folder: str) -> list[Damage]:
-    """Finishes a deletion; one whose note cannot be read is not guessed at, and the note is kept aside."""
+    """Finishes a deletion. If its intent cannot be decoded, nothing is deleted, and the intent is set aside."""
     try:
         finish_intent(files, folder)
     except NOT_UNDERSTOOD as error:
         path = f"{folder}/{INTENT_FILE}"
         kept = move_aside(files, folder, INTENT_FILE)
-        return [Damage(path, 0, 0, 0, 0, f"a deletion was under way and its note cannot be read: {error}", kept)]
+        return [Damage(path, 0, 0, 0, 0, f"a deletion was in progress and its intent cannot be decoded: {error}", kept)]
     return []
 
 
@@ -197,8 +198,8 @@ def create_log(files: Files, folder: str, start_offset: int) -> None:
 def _recover_last(
     files: Files, folder: str, segment: Segment, partition_id: int, check_all: bool, has_index: bool
 ) -> tuple[list[Damage], bool, int]:
-    """The damage; whether what is no batch could be cut off; and the offset up to which offsets were given out, as the
-    index knows that was made for a longer log. Nothing may be appended to this segment that is not its next offset."""
+    """Returns the damage, whether the bytes after the last batch could be cut off, and up to where offsets were given
+    out according to an index of a longer log. Only the segment's next offset may be appended to it."""
     path = log_file(folder, segment.start_offset)
     segment.index, segment.whole = Index(), True
     described = given_out = 0
@@ -227,14 +228,14 @@ def _recover_last(
                 files.sync(handle)
                 end = found.end
             except OSError as error:
-                # A full disk has no room to keep them: then they stay where they are, and the log goes on elsewhere.
+                # A full disk has no room for the copy: the bytes stay where they are, and a new segment is begun.
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT) or max(offset, given_out) == segment.start_offset:
                     raise
             damage.append(Damage(path, found.end, length, offset, max(offset, given_out), found.reason, kept))
         elif given_out > offset:
             damage.append(Damage(path, found.end, 0, offset, given_out, "the file ends before its index does"))
         if has_index and found.end < described and given_out <= offset:
-            # What is appended now must never be described by an index that was made for other bytes.
+            # The index was made for other bytes and must not describe what is appended from now on.
             files.remove(index_file(folder, segment.start_offset))
             files.sync_folder(folder)
     finally:
@@ -247,12 +248,12 @@ def _recover_last(
 
 
 def _end_of(index: Index) -> int:
-    """The offset after the last message that an index knows; 0 when it knows none."""
+    """The offset after the last message in an index; 0 if it is empty."""
     return index.next_offset(len(index) - 1) if len(index) else 0
 
 
 def _trusted(index: Index, described: int) -> int:
-    """How many entries of an index are believed without looking at the log."""
+    """How many entries of an index are trusted without checking the log."""
     inside = len(index)
     while inside and index.end_position(inside - 1) > described:
         inside -= 1
@@ -260,7 +261,7 @@ def _trusted(index: Index, described: int) -> int:
 
 
 def _scan_after(window: scan.Window, segment: Segment, trusted: int, path: str, partition_id: int) -> scan.Scan:
-    """Checks the log from where the index is no longer believed; from its start if the two do not fit together."""
+    """Checks the log from where the index is no longer trusted, or from its start if the two do not match."""
     index = segment.index
     assert index is not None
     if trusted:
@@ -275,7 +276,7 @@ def _scan_after(window: scan.Window, segment: Segment, trusted: int, path: str, 
 
 
 def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window, position: int) -> str:
-    """Copies the bytes from a position on to a file of their own and returns when they are safe there."""
+    """Copies the bytes from a position on into a file of their own, and returns its path once they are synced."""
     path = _free_name_aside(files, folder, f"{segment.start_offset:020}.log@{position}")
     handle = files.open_for_writing(path)
     try:
@@ -292,7 +293,7 @@ def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window,
 
 
 def _free_name_aside(files: Files, folder: str, name: str) -> str:
-    """Where something can be kept without taking the place of what is kept already."""
+    """A path in the folder of damaged files that replaces nothing."""
     aside = f"{folder}/{ASIDE_FOLDER}"
     make_folders(files, aside)
     taken = {item.name for item in files.list(aside)}
@@ -307,17 +308,17 @@ def _free_name_aside(files: Files, folder: str, name: str) -> str:
 
 
 def load_index(files: Files, folder: str, start_offset: int) -> tuple[Index, int] | None:
-    """The index in a segment's file and the log bytes it describes; None when there is none to be believed."""
+    """The index in a segment's file and the log bytes it describes; None if there is no valid one."""
     try:
         content = read_all(files, index_file(folder, start_offset))
     except OSError:
-        # A hint that cannot be read is none; what is wrong with the disk shows when the log itself is read.
+        # An index is a hint that may be missing. A failing disk shows when the log itself is read.
         return None
     return decode(content, start_offset)
 
 
 def check_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
-    """Reads a closed segment whole, makes its index anew and says what is damaged; changes no file."""
+    """Reads a closed segment completely, rebuilds its index, and returns the damage. Changes no file."""
     path = log_file(folder, segment.start_offset)
     index = Index()
     handle = files.open_for_reading(path)
@@ -339,7 +340,7 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
 
 
 def rebuild_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
-    """As `check_closed`, and leaves the new index in its file; if that cannot be, it stays in memory."""
+    """Like `check_closed`, and writes the new index to its file, or keeps it in memory if that fails."""
     return check_closed(files, folder, segment, partition_id) + write_index_if_possible(files, folder, segment)
 
 
@@ -347,7 +348,7 @@ def write_index_if_possible(files: Files, folder: str, segment: Segment) -> list
     try:
         write_index(files, folder, segment)
     except OSError as error:
-        # An old one may still be there, and what it says of damaged batches must not be taken for checked.
+        # An old index may still exist, and must not be trusted about damaged batches.
         segment.index_in_file = False
         path, start = index_file(folder, segment.start_offset), segment.start_offset
         return [Damage(path, 0, 0, start, start, f"the index could not be written: {error}")]
@@ -355,34 +356,34 @@ def write_index_if_possible(files: Files, folder: str, segment: Segment) -> list
 
 
 def write_index(files: Files, folder: str, segment: Segment) -> None:
-    """Not synced: after a power cut it is whole or it is not believed."""
+    """Does not sync: after a power failure the index is either complete or not trusted."""
     assert segment.index is not None
     content = encode(segment.index, segment.start_offset, segment.log_bytes)
     replace(files, index_file(folder, segment.start_offset), content, sync=False)
     segment.index_in_file = True
 
 
-# ------------------------------------------------------------------------------------------------------------ the rest
+# ------------------------------------------------------------------------------------ the next offset and the last time
 
 
 def _continue_after(files: Files, folder: str, segments: list[Segment], orphans: list[int], given_out: int) -> None:
-    """A new last segment, after whatever the indexes of messages that are gone say was once given out."""
+    """Begins a new last segment after all offsets that were given out, as far as the indexes of lost logs tell."""
     after = max(segments[-1].next_offset if segments else 0, given_out)
     for start in orphans:
         known = load_index(files, folder, start)
-        # One that cannot be understood says at least that its segment was not empty.
+        # An index that cannot be decoded still shows that its segment was not empty.
         after = max(after, start + 1 if known is None else max(start, _end_of(known[0])))
     create_log(files, folder, after)
     files.sync_folder(folder)
     if segments:
         segments[-1].next_offset = after
-        # Its index was made for a longer log; now that the new file's name says what it knew, it need not be kept.
+        # Its index was made for a longer log. The new file's name now tells what only that index knew.
         write_index_if_possible(files, folder, segments[-1])
     segments.append(Segment.empty(after))
 
 
 def _last_timestamp(files: Files, folder: str, segments: list[Segment], partition_id: int) -> tuple[int, list[Damage]]:
-    """The time of the newest message, which no later one may precede; and the damage that was met in looking for it."""
+    """The time of the newest message, before which no later one may be, and the damage met while looking for it."""
     last = segments[-1]
     assert last.index is not None
     last.last_timestamp = _last_time_in(last.index)

@@ -1,7 +1,7 @@
-"""Which closed segments may go: pure decisions over values, for the cleaner and for explicit deletions.
+"""Decides which closed segments may be deleted: pure functions, for the cleaner and for explicit deletions.
 
-Whole closed segments only, from the oldest on: the first one that has to stay protects all that come after it. A
-segment stays while anybody who has stored an offset in its partition has not read its last message (the barrier).
+Only whole closed segments are deleted, oldest first. The first one that must stay protects all later ones. A segment
+stays until everyone who has stored an offset in its partition has read its last message (the consumer barrier).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 from whippet.storage.segment import Segment
 
 TRIM_TO = 0.9
-"""A topic over its size limit is brought below this part of it, so that the cleaner has not to come back at once."""
+"""A topic that exceeds its size limit is reduced to less than this fraction of it, so that the cleaner is not needed
+again at once."""
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -22,16 +23,16 @@ class Closed(msgspec.Struct, frozen=True):
     segments: Sequence[Segment]
     barrier: int | None
     purges: int = 0
-    """How often the log had been purged that was looked at: what is decided does not hold after the next time."""
+    """How often the log had been purged. A decision is void after the next purge."""
 
 
 def believable(times: Sequence[int], following: int, earliest: int, latest: int) -> list[int | None]:
-    """For the times of the segments of a log, in its order, by when their messages must have come: the time itself if
-    it does not contradict the others, else the next one that does not; None when there is no such one. `following` is
-    the time of what comes after them.
+    """For the times of a log's segments, in order, returns by when their messages must have come: the time itself if it
+    does not contradict the others, otherwise the next one that does not; None if there is none. `following` is the time
+    of the first message after them.
 
-    A clock that was ahead has left times after `latest`, one that was behind times before `earliest` or before older
-    ones. What came then may be as young as what came next, and is never taken for older.
+    A clock that was ahead has left times after `latest`, one that was behind has left times before `earliest` or before
+    older ones. Such messages may be as recent as the next ones, and are never considered older.
     """
     believed: list[int | None] = []
     for time in (*times, following):
@@ -48,7 +49,7 @@ def is_read(segment: Segment, barrier: int | None) -> bool:
 
 
 def expired(closed: Closed, now: int, expiry_us: int) -> int:
-    """The offset before which everything is older than the expiry and read; 0 when nothing may go."""
+    """The offset before which everything has expired and was read; 0 if nothing may be deleted."""
     before = 0
     for segment in closed.segments:
         if not is_read(segment, closed.barrier) or (segment.last_timestamp or 0) + expiry_us > now:
@@ -58,7 +59,7 @@ def expired(closed: Closed, now: int, expiry_us: int) -> int:
 
 
 def oldest(closed: Closed, count: int) -> int:
-    """The offset before which the `count` oldest segments end, fewer where the barrier is in the way."""
+    """The offset at which the `count` oldest segments end, or fewer if the barrier protects some of them."""
     before = 0
     for segment in closed.segments[:count]:
         if not is_read(segment, closed.barrier):
@@ -68,7 +69,7 @@ def oldest(closed: Closed, count: int) -> int:
 
 
 def oversize(partitions: Sequence[Closed], size_bytes: int, max_bytes: int) -> list[int]:
-    """Returns for each partition the offset before which to delete, so that the topic gets below its limit.
+    """Returns for each partition the offset before which to delete, so that the topic falls below its limit.
 
     The segment whose newest message is the oldest goes first, but partitions with more than their share of the limit
     come before all others: a partition with few messages keeps them, however old they are.

@@ -1,12 +1,12 @@
-"""Reads a log file batch by batch and says what in it is whole; where something is not, finds the next whole batch.
+"""Reads a log file batch by batch, finds the damage, and after damage the next whole batch. It changes no file.
 
-Recovery uses it on the last segment, the store on any segment whose index is missing or wrong. It changes no file.
+Recovery uses it on the last segment, the log on any segment whose index is missing or wrong.
 
-How the next whole batch is found: a payload may hold the bytes of whole batches, so nothing inside a damaged batch is
-looked at as long as it can be told where that one ends. Two things tell it: its frames, each with a checksum of its
-own, if all of them are good; or else its header, because then the damage is in the frames. When neither can, or no
-batch begins there, the 204 reserved zeros of a batch header are looked for, and what surrounds them is believed only
-if it is a good batch of this partition that comes later.
+How it finds the next whole batch: a payload may contain the bytes of whole batches, so nothing inside a damaged batch
+is considered as long as it is known where that batch ends. That follows from its frames, each with a checksum of its
+own, if all of them are good, or otherwise from its header, because then the damage is in the frames. If neither helps,
+or no batch begins there, it searches for the 204 reserved zeros of a batch header, and accepts what surrounds them only
+if that is a good batch of this partition with a later offset.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _OVERLAP = 4 * batches.HEADER_BYTES
 
 
 class Scan(NamedTuple):
-    """What a scan found. Between `end` and the end of the file there is no whole batch."""
+    """The result of a scan. There is no whole batch between `end` and the end of the file."""
 
     end: int
     """The position after the last whole batch."""
     next_offset: int
     damage: list[Damage]
-    """Inside the log, before `end`."""
+    """The damage before `end`."""
     reason: str | None
-    """Why the bytes at `end` are no batch; None when the file ends there."""
+    """Why the bytes at `end` are not a batch; None if the file ends there."""
 
 
 class Window:
-    """A view over a file that reads it in large pieces and hands out small ones."""
+    """Reads a file in large pieces and returns views of small ones."""
 
     def __init__(self, files: Files, handle: int, size: int) -> None:
         self.size = size
@@ -52,7 +52,7 @@ class Window:
         self._piece = memoryview(b"")
 
     def view(self, position: int, length: int) -> memoryview:
-        """The bytes at a position; fewer than asked for only when the file ends."""
+        """The bytes at a position; fewer than requested only at the end of the file."""
         start = position - self._position
         if start < 0 or start + length > len(self._piece):
             wanted = min(max(length, CHUNK_BYTES), max(self.size - position, 0))
@@ -64,8 +64,8 @@ class Window:
 def scan(
     window: Window, index: Index, file: str, partition_id: int, position: int, offset: int, ceiling: int = 2**64
 ) -> Scan:
-    """Adds every whole batch from `position` on to the index. `offset` is the one that should come next there;
-    a batch that starts at `ceiling` or later belongs to the next segment."""
+    """Adds every whole batch from `position` on to the index. `offset` is the offset expected there. A batch that
+    starts at `ceiling` or later belongs to the next segment."""
     damage: list[Damage] = []
     while position < window.size:
         length, reason = _whole(window, position, partition_id, offset, ceiling)
@@ -87,17 +87,17 @@ def scan(
 
 
 def _whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> tuple[int, str | None]:
-    """The length of the whole batch at a position, or why there is none."""
+    """The length of the whole batch at a position, or the reason why there is none."""
     head = window.view(position, batches.HEADER_BYTES)
     if len(head) < batches.HEADER_BYTES:
         return 0, f"the file ends inside a batch header, after {len(head)} bytes of it"
     named = batches.header(head)
     if named.partition_id != partition_id:
-        return 0, f"no batch of partition {partition_id}"
+        return 0, f"not a batch of partition {partition_id}"
     if not batches.HEADER_BYTES < named.length <= min(window.size - position, batches.UNLIMITED.batch_bytes):
-        return 0, f"a batch of {named.length} bytes, and the file has {window.size - position} left"
+        return 0, f"a batch of {named.length} bytes, but the file has only {window.size - position} left"
     if named.base_offset < offset:
-        return 0, f"a batch with offset {named.base_offset}, where {offset} comes next"
+        return 0, f"a batch with offset {named.base_offset}, where {offset} was expected"
     if named.base_offset + named.message_count > ceiling:
         return 0, f"a batch with offset {named.base_offset}, which belongs to the next segment"
     try:
@@ -117,7 +117,7 @@ def _next_whole(window: Window, position: int, partition_id: int, offset: int, c
     while window.size - start >= batches.HEADER_BYTES:
         piece = bytes(window.view(start, CHUNK_BYTES))
         for zeros in _runs_of_zeros(piece):
-            # The last byte of the count that is not zero stands one to four bytes before the reserved zeros.
+            # The last nonzero byte of the message count is one to four bytes before the reserved zeros.
             for candidate in range(start + zeros - 52, start + zeros - 48):
                 if candidate >= end and _whole(window, candidate, partition_id, offset, ceiling)[1] is None:
                     return candidate
@@ -128,7 +128,7 @@ def _next_whole(window: Window, position: int, partition_id: int, offset: int, c
 
 
 def _end_of_damaged(window: Window, position: int, partition_id: int, offset: int) -> int | None:
-    """Where to look for what follows a damaged batch; None when the file ends inside of it."""
+    """Where to look for the batch after a damaged one; None if the file ends inside the damaged one."""
     head = window.view(position, batches.HEADER_BYTES)
     if len(head) < batches.HEADER_BYTES:
         return None
@@ -136,7 +136,7 @@ def _end_of_damaged(window: Window, position: int, partition_id: int, offset: in
     zeros = bytes(head[batches.RESERVED_AT :]).count(0)
     expected = (named.partition_id, named.base_offset) == (partition_id, offset)
     if named.length <= batches.HEADER_BYTES or not (expected or (zeros >= len(_ZEROS) - 1 and named.message_count)):
-        # Not even most of a header: nothing here says anything.
+        # This does not even resemble a header, so nothing in it is of use.
         return position + 1
     good, end = _good_frames(window, position + batches.HEADER_BYTES)
     claimed = position + named.length
@@ -146,7 +146,7 @@ def _end_of_damaged(window: Window, position: int, partition_id: int, offset: in
 
 
 def _good_frames(window: Window, position: int) -> tuple[int, int]:
-    """How many frames with good checksums follow each other, and where they end."""
+    """How many frames in a row have good checksums, and where they end."""
     count = 0
     while len(head := window.view(position, batches.FRAME_BYTES)) == batches.FRAME_BYTES:
         checksum, _, delta, _, headers, payload, reserved = batches.FRAME.unpack(head)
@@ -161,7 +161,7 @@ def _good_frames(window: Window, position: int) -> tuple[int, int]:
 
 
 def _runs_of_zeros(piece: bytes) -> list[int]:
-    """Where runs of zeros start that are long enough to be the reserved bytes of a batch header."""
+    """The starts of all runs of zeros that are long enough to be the reserved bytes of a batch header."""
     starts = []
     at = piece.find(_ZEROS)
     while at >= 0:

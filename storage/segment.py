@@ -1,4 +1,4 @@
-"""One segment of a partition, and what is known of damage in it. Values only: who reads and writes is elsewhere."""
+"""One segment of a partition, and damage in it, as values. Reading and writing happen elsewhere."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from whippet.storage.index import Index
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes that are not what was written, or messages that are gone. They are reported and served around."""
+    """Bytes that are not what was written, or lost messages. Damage is reported, and everything readable is served."""
 
     file: str
     position: int
     length: int
-    """Bytes from `position` that are no whole batch; 0 when nothing but messages is missing."""
+    """Bytes from `position` on that are not a whole batch; 0 if messages are missing without a trace."""
     offset: int
-    """The first offset that is not there."""
+    """The first missing offset."""
     next_offset: int
-    """The first offset after it that is there again, or will be given next."""
+    """The first offset after it that is not missing, or will be given out next."""
     reason: str
     kept_in: str | None = None
-    """Where the bytes were kept aside when they had to be cut off; None: they are where they were."""
+    """Where the bytes were set aside because they had to be cut off; None: they are where they were."""
 
     def __str__(self) -> str:
         kept = f"; the bytes are kept in {self.kept_in}" if self.kept_in else ""
@@ -34,9 +34,9 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Segment:
-    """A run of batches in one file. `start_offset` names it; `next_offset` is the offset after its last message.
+    """Consecutive batches in one file, named by `start_offset`. `next_offset` is the offset after its last message.
 
-    Only the last segment of a partition grows; its index is always in memory. The index of a closed one comes and goes.
+    Only the last segment of a partition grows, and its index is always in memory. Other indexes are loaded on demand.
     """
 
     __slots__ = (
@@ -58,17 +58,17 @@ class Segment:
         self.batches = 0
         self.next_offset = start_offset if next_offset is None else next_offset
         self.last_timestamp: int | None = None
-        """Base timestamp of the last batch; None while nobody has asked."""
+        """The base timestamp of the last batch; None until it is needed."""
         self.index: Index | None = None
         self.index_in_file = True
-        """Whether memory may forget the index of a closed segment; not when it could not be written."""
+        """Whether the index of a closed segment may be dropped from memory. Not if it could not be written to its
+        file."""
         self.whole = False
-        """Every batch in the index is known to be good: written or checked by this process."""
+        """Whether every batch in the index is known to be good: written or checked by this process."""
         self.checked: bytearray | None = None
-        """While not `whole`: for each batch in the index, whether it is known to be good; None: for none of them."""
-
+        """While not `whole`: for each batch in the index, whether it is known to be good; None: none is."""
         self.end_checked = False
-        """Whether it was looked at if the batches reach up to the next segment; what is missing is reported once."""
+        """Whether it was checked that the batches reach up to the next segment. A gap is reported once."""
 
     @classmethod
     def empty(cls, start_offset: int) -> Segment:

@@ -1,8 +1,9 @@
-"""A shard: the one thread that touches the files of the partitions assigned to it.
+"""A shard: the only thread that uses the files of the partitions assigned to it.
 
-The event loop posts orders to the shard's mailbox and never waits; the shard takes all that is there, writes what each
-partition has gathered with one call, syncs each once however many commands wait for it (group commit), and reports to
-the loop in one piece. Orders for one partition are carried out in the order in which they were posted.
+The event loop posts work items to the shard's mailbox and never waits. In a write round the shard takes everything in
+the mailbox, writes the batches of each partition with one call, syncs each partition once however many commands wait
+for it (group commit), and reports to the loop once. Items of one partition are executed in the order in which they were
+posted.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ from whippet.storage.producers import Record
 
 _log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
-Told: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
-"""Who waits for an answer, the answer, and the error that there is instead."""
+Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+"""The future of a call, and its result or its error."""
 
-ANSWERS_TOGETHER = 4
-"""Answers of brief calls that are told at once: waking the loop costs as much as a third of reading a megabyte."""
+OUTCOMES_TOGETHER = 4
+"""How many brief calls are reported together: waking the loop costs a third as much as reading a megabyte."""
 
 
 def shard_of(place: PartitionId, shards: int) -> int:
-    """Murmur3 of the packed ids. Its low bits are poor for the small numbers that ids are: the upper half decides."""
+    """Murmur3 of the packed ids. Its low bits are poor for small numbers such as ids, so the upper half decides."""
     packed = (place.stream << 32 | place.topic << 20 | place.partition) & 0xFFFF_FFFF_FFFF_FFFF
     return (mmh3.hash(packed.to_bytes(8, "little"), 0, signed=False) >> 16) % shards
 
 
 class Written(NamedTuple):
-    """What became of an order. `next_offset` is the end of what the files hold; a failed sync has its own error."""
+    """The result of writing for one partition. `next_offset` is the end of the files; a failed sync has its own
+    error."""
 
     next_offset: int
     state: LogState
@@ -54,13 +56,13 @@ class Written(NamedTuple):
 
 
 class Owner(Protocol):
-    """Who gave the order and is told of it, on the event loop."""
+    """Gets the result of a write item, on the event loop."""
 
     def on_written(self, result: Written) -> None: ...
 
 
-class Order(NamedTuple):
-    """Entries to write. `generation` is the one of the log that the loop knew when it gave the order."""
+class WriteItem(NamedTuple):
+    """Entries to write. `generation` is the log's generation as the loop knew it when it posted the item."""
 
     owner: Owner
     log: Log
@@ -68,20 +70,20 @@ class Order(NamedTuple):
     entries: list[Entry]
     sync: bool
     records: Sequence[Record]
-    """Of those entries that come from producers who number their sends."""
+    """The records of the entries that are numbered sends."""
 
 
 class Call(NamedTuple):
-    """Anything else that needs files: a function that runs on the shard's thread, and who waits for its answer."""
+    """Anything else that needs files: a function to run on the shard's thread, and the future of its result."""
 
     function: Callable[[], Any]
     future: asyncio.Future[Any]
     brief: bool
-    """Never waits for a sync or walks over many files: its answer may wait for a few others of its kind."""
+    """It never waits for a sync or reads many files, so its result may be reported together with a few others."""
 
 
 class Shard:
-    """The loop's methods are `write`, `call` and `stop`; all others run on the shard's own thread."""
+    """The event loop uses `write`, `call`, `queue_length` and `stop`; everything else runs on the shard's thread."""
 
     def __init__(self, number: int, files: Files, options: StoreOptions, loop: asyncio.AbstractEventLoop) -> None:
         budgets = {"all": float("inf"), "open_segment": options.index_cache_bytes / options.shards, "none": 0}
@@ -91,18 +93,18 @@ class Shard:
         self.writes = 0
         self._loop = loop
         self._stopped = False
-        self._mailbox: SimpleQueue[Order | Call | None] = SimpleQueue()
+        self._mailbox: SimpleQueue[WriteItem | Call | None] = SimpleQueue()
         self._cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
         self._thread = threading.Thread(target=self._run, name=f"shard-{number}", daemon=True)
         self._thread.start()
 
     # ---------------------------------------------------------------------------------------------- on the event loop
 
-    def write(self, order: Order) -> None:
-        self._mailbox.put(order)
+    def write(self, item: WriteItem) -> None:
+        self._mailbox.put(item)
 
-    def call(self, function: Callable[[], Answer], *, brief: bool = False) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    def call(self, function: Callable[[], Result], *, brief: bool = False) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = self._loop.create_future()
         if self._stopped:
             future.set_exception(PartitionClosed("the store is closed"))
         else:
@@ -111,11 +113,11 @@ class Shard:
 
     @property
     def queue_length(self) -> int:
-        """Orders and calls that wait for their turn."""
+        """How many work items wait for their turn."""
         return self._mailbox.qsize()
 
     async def stop(self) -> None:
-        """Carries out what was posted, closes the files and ends the thread."""
+        """Executes everything posted so far, closes the files and ends the thread."""
         await self.call(self.handles.close)
         self._stopped = True
         self._mailbox.put(None)
@@ -133,93 +135,94 @@ class Shard:
             pass
 
     def _turn(self) -> bool:
-        orders: dict[int, Order] = {}
-        answers: list[Told] = []
+        writes: dict[int, WriteItem] = {}
+        outcomes: list[Outcome] = []
         item = self._mailbox.get()
         for waiting in range(self._mailbox.qsize(), -1, -1):
-            if answers and not (isinstance(item, Call) and item.brief and len(answers) < ANSWERS_TOGETHER):
-                self._tell(_settle, answers)
-                answers = []
+            if outcomes and not (isinstance(item, Call) and item.brief and len(outcomes) < OUTCOMES_TOGETHER):
+                self._post_to_loop(_settle, outcomes)
+                outcomes = []
             if item is None:
                 return False
-            if isinstance(item, Order):
-                self._gather(orders, item)
+            if isinstance(item, WriteItem):
+                _merge(writes, item)
             else:
-                if orders:
-                    self._carry_out(orders)
-                    orders = {}
-                answers.append(self._answer(item))
+                if writes:
+                    self._run_write_round(writes)
+                    writes = {}
+                outcomes.append(self._run_call(item))
             if waiting:
                 item = self._mailbox.get()
-        if answers:
-            self._tell(_settle, answers)
-        if orders:
-            self._carry_out(orders)
+        if outcomes:
+            self._post_to_loop(_settle, outcomes)
+        if writes:
+            self._run_write_round(writes)
         return True
 
-    def _gather(self, orders: dict[int, Order], order: Order) -> None:
-        known = orders.get(id(order.owner))
-        if known is None:
-            orders[id(order.owner)] = order
-        elif known.generation == order.generation:
-            known.entries.extend(order.entries)
-            if order.records or (order.sync and not known.sync):
-                sync, records = known.sync or order.sync, [*known.records, *order.records]
-                orders[id(order.owner)] = known._replace(sync=sync, records=records)
-        else:
-            orders[id(order.owner)] = order
-
-    def _carry_out(self, orders: dict[int, Order]) -> None:
+    def _run_write_round(self, writes: dict[int, WriteItem]) -> None:
         results: list[tuple[Owner, Written]] = []
-        unsynced: list[tuple[Order, Written]] = []
-        for order in orders.values():
-            log = order.log
-            if order.generation != log.generation:
-                # A write before this one failed; the loop is about to hear of it and knows what to do with these.
+        unsynced: list[tuple[WriteItem, Written]] = []
+        for item in writes.values():
+            log = item.log
+            if item.generation != log.generation:
+                # An earlier write failed. The loop is about to learn of it, and decides what happens to these entries.
                 continue
-            error = self._guarded(log.write, order.entries, order.records, order.sync) if order.entries else None
+            error = self._guarded(log.write, item.entries, item.records, item.sync) if item.entries else None
             self.writes += 1
             if error is not None and not isinstance(error, OSError):
-                # What comes after it was handed over before the loop has heard of the defect: it must not be written.
+                # Later entries were handed over before the loop knew of the defect, so they must not be written.
                 log.generation += 1
             result = Written(log.next_offset, log.state, log.generation, error, False, None)
-            # What was written before an error is synced as well: only that tells whether it can be acknowledged.
-            if order.sync and (error is None or isinstance(error, OSError)):
-                unsynced.append((order, result))
+            # Batches written before an error are synced as well, since they can only be acknowledged after that.
+            if item.sync and (error is None or isinstance(error, OSError)):
+                unsynced.append((item, result))
             else:
-                results.append((order.owner, result))
+                results.append((item.owner, result))
         if results:
-            self._tell(_deliver, results)
+            self._post_to_loop(_deliver, results)
         if unsynced:
-            self._tell(_deliver, [(order.owner, self._synced(order.log, result)) for order, result in unsynced])
+            self._post_to_loop(_deliver, [(item.owner, self._synced(item.log, result)) for item, result in unsynced])
 
     def _synced(self, log: Log, result: Written) -> Written:
         error = self._guarded(log.sync)
         self.syncs += 1
         return result._replace(synced=error is None, sync_error=error)
 
-    def _guarded(self, act: Callable[..., OSError | None], *arguments: Any) -> BaseException | None:
-        """An error of the disk is an expected outcome; any other is a bug, which fails the partition, not the shard."""
+    def _guarded(self, function: Callable[..., OSError | None], *arguments: Any) -> BaseException | None:
+        """A disk error is an expected result. Any other error is a bug, which fails the partition, but not the
+        shard."""
         try:
-            return act(*arguments)
+            return function(*arguments)
         except OSError as error:
             return error
-        except BaseException as error:  # noqa: BLE001 -- it is logged, and the owner is told
+        except BaseException as error:  # noqa: BLE001 -- it is logged, and the owner gets it
             _log.exception("%s: a defect in the store", self._thread.name)
             return error
 
-    def _answer(self, call: Call) -> Told:
+    def _run_call(self, call: Call) -> Outcome:
         try:
             return call.future, call.function(), None
-        except BaseException as error:  # noqa: BLE001 -- it is the waiting caller's
+        except BaseException as error:  # noqa: BLE001 -- the caller gets it
             return call.future, None, error
 
-    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _post_to_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The loop is closed: whoever waited is gone with it.
-            _log.warning("%s: an answer came after the event loop was closed", self._thread.name)
+            # The loop is closed, so nobody waits any more.
+            _log.warning("%s: a result came after the event loop was closed", self._thread.name)
+
+
+def _merge(writes: dict[int, WriteItem], item: WriteItem) -> None:
+    """Adds an item to those of the same owner, which are written with one call."""
+    known = writes.get(id(item.owner))
+    if known is None or known.generation != item.generation:
+        writes[id(item.owner)] = item
+        return
+    known.entries.extend(item.entries)
+    if item.records or (item.sync and not known.sync):
+        sync, records = known.sync or item.sync, [*known.records, *item.records]
+        writes[id(item.owner)] = known._replace(sync=sync, records=records)
 
 
 def _deliver(results: list[tuple[Owner, Written]]) -> None:
@@ -227,13 +230,13 @@ def _deliver(results: list[tuple[Owner, Written]]) -> None:
         owner.on_written(result)
 
 
-def _settle(answers: list[Told]) -> None:
-    for future, answer, error in answers:
+def _settle(outcomes: list[Outcome]) -> None:
+    for future, result, error in outcomes:
         if future.done():
             continue
         if error is None:
-            future.set_result(answer)
+            future.set_result(result)
         else:
-            # A future refuses StopIteration, and the others are not for callers: they would end the event loop.
+            # A future refuses StopIteration, and exceptions like SystemExit would end the event loop.
             is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
             future.set_exception(error if is_plain else RuntimeError(repr(error)))

@@ -1,6 +1,7 @@
-"""Looks at every batch of a data folder that nobody has open, and says what is there and what is damaged.
+"""Checks every batch of a data folder that no server has open, and reports its content and all damage.
 
-For `whippet check`. It changes nothing: what opening the folder would cut off or finish is reported as it is found.
+For `whippet check`. It changes nothing: it reports as they are the things that opening the folder would cut off or
+finish.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from whippet.storage.segment import Damage, Segment
 
 
 class Surveyed(msgspec.Struct, frozen=True):
-    """One partition. `messages` counts those that are whole; `next_offset` is where appending would go on."""
+    """One partition. `messages` counts the readable ones; `next_offset` is where appending would continue."""
 
     place: PartitionId
     segments: int
@@ -38,14 +39,14 @@ class Surveyed(msgspec.Struct, frozen=True):
 
 
 def survey(options: StoreOptions, files: Files | None = None) -> Iterator[Surveyed]:
-    """Every partition in turn, found by its folder, whether or not a document knows it."""
+    """Yields every partition, found by its folder, whether or not a document lists it."""
     files = files or Files()
     with locked_offline(options, files) as layout:
         for stream in _numbered(files, layout.streams):
             for topic in _numbered(files, layout.topics(stream)):
                 for partition in _numbered(files, layout.partitions(stream, topic)):
                     place = PartitionId(stream, topic, partition)
-                    yield _look_at(files, layout.partition(place), place)
+                    yield _check(files, layout.partition(place), place)
 
 
 def _numbered(files: Files, folder: str) -> list[int]:
@@ -55,7 +56,7 @@ def _numbered(files: Files, folder: str) -> list[int]:
     return sorted(identity for identity in ids if identity is not None)
 
 
-def _look_at(files: Files, folder: str, place: PartitionId) -> Surveyed:
+def _check(files: Files, folder: str, place: PartitionId) -> Surveyed:
     named = [(segment_of(item.name), item) for item in files.list(folder) if not item.is_folder]
     sizes = {name[0]: item.size for name, item in named if name is not None and name[1] == "log"}
     segments = [Segment(start, sizes[start]) for start in sorted(sizes)]
@@ -67,9 +68,9 @@ def _look_at(files: Files, folder: str, place: PartitionId) -> Surveyed:
         damage += recovery.check_closed(files, folder, segment, place.partition)
         messages += _count(segment.index)
     if segments:
-        damage += _look_at_last(files, folder, segments[-1], place.partition)
+        damage += _check_last(files, folder, segments[-1], place.partition)
         messages += _count(segments[-1].index)
-    damage += _look_at_producers(files, folder)
+    damage += _check_producers(files, folder)
     return Surveyed(
         place=place,
         segments=len(segments),
@@ -81,7 +82,7 @@ def _look_at(files: Files, folder: str, place: PartitionId) -> Surveyed:
     )
 
 
-def _look_at_last(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
+def _check_last(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
     path = log_file(folder, segment.start_offset)
     segment.index = Index()
     handle = files.open_for_reading(path)
@@ -96,8 +97,8 @@ def _look_at_last(files: Files, folder: str, segment: Segment, partition_id: int
     return [*found.damage, Damage(path, found.end, segment.log_bytes - found.end, offset, offset, found.reason)]
 
 
-def _look_at_producers(files: Files, folder: str) -> list[Damage]:
-    """Records without a batch are no damage: a crash leaves them, and the next start takes them out."""
+def _check_producers(files: Files, folder: str) -> list[Damage]:
+    """Records without a batch are not damage: a crash leaves them, and the next start removes them."""
     path = producers_file(folder)
     if not files.exists(path):
         return []
@@ -105,7 +106,7 @@ def _look_at_producers(files: Files, folder: str) -> list[Damage]:
     found = producer_file.scan(content)
     damage = producer_file.damage_in(path, found)
     if found.end < len(content.rstrip(b"\0")):
-        damage.append(Damage(path, 0, 0, 0, 0, f"what follows position {found.end} is no record"))
+        damage.append(Damage(path, 0, 0, 0, 0, f"the bytes after position {found.end} are not a record"))
     return damage
 
 

@@ -1,7 +1,7 @@
-"""The newest batches of a partition in memory, for readers that keep up; and the budgets that bound memory.
+"""The newest batches of a partition in memory, for readers that keep up, and the budgets that limit memory.
 
-Only the event loop touches these. A batch is in its partition's tail from the moment it is appended; once it is written
-it counts against the tail budget of the store, which drops the oldest written batch of any partition first.
+Only the event loop uses these. A batch is in its partition's tail from the moment it is appended. Once it is written,
+it counts against the store's tail budget, which drops the oldest written batch of all partitions first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from whippet.storage.log import Entry
 from whippet.storage.log_reader import Fetched
 
 OBJECT_BYTES = 400
-"""What Python needs for one entry besides the bytes of the batch."""
+"""An estimate of the memory for one entry besides the bytes of the batch."""
 
 
 class Tail:
-    """Consecutive entries, the last one always the newest of the partition."""
+    """Consecutive entries up to the newest of the partition."""
 
     __slots__ = ("_entries", "_fell_at", "_gone", "_offsets")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._offsets: list[int] = []
-        # Entries before this one were dropped; the lists are shortened only now and then, so that dropping is cheap.
+        # Entries before this one were dropped. The lists are shortened only now and then, so that dropping is cheap.
         self._gone = 0
         self._fell_at = -1
-        """Where times fell last, which they do only after a clock that was ahead."""
+        """The offset at which times fell last, because the clock had been ahead (timestamps.py)."""
 
     def __len__(self) -> int:
         return len(self._entries) - self._gone
@@ -46,7 +46,7 @@ class Tail:
         self._offsets.append(entry.base_offset)
 
     def drop_first(self) -> int:
-        """Forgets the oldest entry and says how many bytes that frees; 0 when there is none."""
+        """Drops the oldest entry and returns how many bytes that frees; 0 if there is none."""
         if not len(self):
             return 0
         size = len(self._entries[self._gone].batch) + OBJECT_BYTES
@@ -58,12 +58,12 @@ class Tail:
         return size
 
     def drop_from(self, offset: int) -> None:
-        """Forgets what was appended at an offset and after it: it could not be written."""
+        """Drops all entries from an offset on, because they could not be written."""
         i = max(bisect_left(self._offsets, offset), self._gone)
         del self._entries[i:], self._offsets[i:]
 
     def offset_at(self, timestamp: int) -> int | None:
-        """As `Log.offset_at`, if the tail can tell: None when an older message may be it."""
+        """Like `Log.offset_at`. None if the answer may be an older message, which the tail does not have."""
         if len(self) and self._fell_at >= self._offsets[self._gone]:
             older = (entry for entry in reversed(self._entries[self._gone :]) if entry.timestamp < timestamp)
             last = next(older, None)
@@ -74,7 +74,7 @@ class Tail:
         return self._offsets[i] if i < len(self._entries) else self._entries[-1].next_offset
 
     def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
-        """As `Log.read`, without a copy: the buffers are the tail's own, or views of them."""
+        """Like `Log.read`, without a copy: the buffers are the tail's own, or views of them."""
         buffers: list[batches.Readable] = []
         messages = 0
         i = max(bisect_right(self._offsets, offset) - 1, self._gone)
@@ -108,7 +108,7 @@ _NOTHING = Entry(bytearray(), 0, 0, 0, 0)
 
 
 class TailBudget:
-    """Bytes of written batches that all tails together may keep."""
+    """Limits the bytes of written batches in all tails together."""
 
     def __init__(self, limit: int) -> None:
         self.used = 0
@@ -116,14 +116,14 @@ class TailBudget:
         self._oldest: deque[Tail] = deque()
 
     def admit(self, tail: Tail, size: int) -> None:
-        """A batch of a tail was written: from now on it may be dropped, after all that were admitted before it."""
+        """Counts a batch that was written. From now on it may be dropped, after all batches admitted earlier."""
         self._oldest.append(tail)
         self.used += size + OBJECT_BYTES
         while self.used > self._limit:
             self.used -= self._oldest.popleft().drop_first()
 
     def release(self, tail: Tail) -> None:
-        """A partition is gone or purged: nothing of its tail counts any more."""
+        """Stops counting a tail whose partition is closed or purged."""
         kept = [other for other in self._oldest if other is not tail]
         for _ in range(len(self._oldest) - len(kept)):
             self.used -= tail.drop_first()
@@ -131,20 +131,20 @@ class TailBudget:
 
 
 class UnflushedBudget:
-    """Bytes accepted but not yet written, over all partitions; who would go over it waits until there is room."""
+    """Bytes accepted but not yet written, over all partitions. Appends that would exceed the limit wait."""
 
     def __init__(self, limit: int) -> None:
         self.used = 0
         self.limit = limit
         self.buffering: dict[Callable[[], None], None] = {}
-        """How to make those write that hold acknowledged messages back, to write more of them at once."""
+        """Callbacks that make partitions write which hold back acknowledged messages to write more of them at once."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def full(self) -> bool:
         return self.used >= self.limit
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
         if self._waiting and not self.full:
             waiting, self._waiting = self._waiting, deque()

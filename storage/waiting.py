@@ -1,6 +1,6 @@
-"""Those who wait for a partition: for an offset to be written or synced, for a message to read, for their turn alone.
+"""Ways of waiting for a partition: until an offset is written or synced, until a message is readable, or exclusively.
 
-Only the event loop uses these. Whoever is cancelled while waiting does no harm to the others.
+Only the event loop uses these. Cancelling one waiting coroutine does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def wake(waiting: Iterable[Future]) -> None:
 
 
 class Waiting:
-    """For an offset to be passed. Offsets are asked for in rising order, so only the first need be looked at."""
+    """Waits for offsets to be reached. They are added in rising order, so only the first needs to be checked."""
 
     __slots__ = ("_futures",)
 
@@ -41,7 +41,7 @@ class Waiting:
                 future.set_result(None)
 
     def refuse(self, offset: int, failure: Exception) -> None:
-        """Those up to the offset have what they waited for; the others hear why they do not get it."""
+        """Wakes those that wait for offsets up to this one; the others get the failure."""
         self.reached(offset)
         while self._futures:
             future = self._futures.popleft()[1]
@@ -50,7 +50,7 @@ class Waiting:
 
 
 class Readers:
-    """For a message to be readable, or to have reached a durability: any offsets, in any order."""
+    """Waits for messages to be readable, or to reach a durability: any offsets, in any order."""
 
     __slots__ = ("_readers",)
 
@@ -61,7 +61,7 @@ class Readers:
         return len(self._readers)
 
     def begin(self, offset: int, durability: Durability | None) -> Future:
-        """A future that is done as soon as `until` would return; `end` is for whoever does not wait any longer."""
+        """A future that is done as soon as `until` would return. `end` gives it up."""
         future: Future = asyncio.get_running_loop().create_future()
         self._readers.append((offset, durability, future))
         return future
@@ -83,8 +83,8 @@ class Readers:
             self._readers = [reader for reader in self._readers if reader[0] >= reached(reader[1])]
             wake(ready)
 
-    def look_again(self) -> None:
-        """Wakes everybody: what they waited for may never come."""
+    def wake_all(self) -> None:
+        """Wakes everyone, after a purge: the messages may never come."""
         readers, self._readers = self._readers, []
         wake(future for _, _, future in readers)
 
@@ -96,7 +96,7 @@ class Readers:
 
 
 class Exclusion:
-    """One at a time has the partition to himself; who only uses it waits for him, not for one another."""
+    """Gives one operation at a time a partition exclusively. All others wait for it, but not for each other."""
 
     __slots__ = ("_future",)
 
@@ -108,7 +108,7 @@ class Exclusion:
         return self._future is not None
 
     async def over(self) -> None:
-        """Returns when nobody has it."""
+        """Returns when no operation holds it."""
         while self._future is not None:
             await asyncio.shield(self._future)
 

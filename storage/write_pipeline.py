@@ -32,7 +32,7 @@ from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
-from whippet.storage.shard import Order, Shard, Written
+from whippet.storage.shard import Shard, WriteItem, Written
 from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
 from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
 
@@ -206,7 +206,7 @@ class WritePipeline:
         if entries or sync:
             records, self._producers.due = self._producers.due, []
             self._unwritten.extend(entries)
-            self._shard.write(Order(self, self.log, self._generation, entries, sync, records))
+            self._shard.write(WriteItem(self, self.log, self._generation, entries, sync, records))
         if self._offsets.due:
             self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
 
@@ -311,7 +311,7 @@ class WritePipeline:
 
     def _free(self, size: int) -> None:
         self.unflushed_bytes -= size
-        self._shared.unflushed.give_back(size)
+        self._shared.unflushed.release(size)
         if self._room_waiting and self.unflushed_bytes < self._shared.options.partition_unflushed_bytes_max:
             self._wake_for_room()
 

@@ -167,7 +167,7 @@ async def test_an_older_sequence_that_is_forgotten_is_refused_and_appends_nothin
             await partition.append_once(texts(f"{sequence}"), by(sequence))
         with pytest.raises(SequencePassed, match="sequence 15 is not stored and comes after 30"):
             await partition.append_once(texts("x"), by(15))
-        with pytest.raises(SequenceForgotten, match="sequence 2 is so far behind 30"):
+        with pytest.raises(SequenceForgotten, match="sequence 2 is so far below 30"):
             await partition.append_once(texts("x"), by(2))
         with pytest.raises(SequencePassed):
             await partition.answered(by(11))

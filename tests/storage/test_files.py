@@ -201,4 +201,5 @@ def test_the_names_in_a_folder_are_on_the_disk_once_it_is_synced(
 
 @pytest.mark.skipif(disk._fallocate is None, reason="the C library cannot reserve blocks")
 def test_sizes_above_2_gib_reach_the_system_whole() -> None:
+    assert disk._fallocate is not None
     assert disk._fallocate.argtypes == (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)

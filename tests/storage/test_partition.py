@@ -36,7 +36,7 @@ from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
-from whippet.storage.shard import Order
+from whippet.storage.shard import WriteItem
 
 CONSUMER, GROUP = Kind.CONSUMER, Kind.GROUP
 MEMORY, WRITTEN, SYNCED = Durability
@@ -1096,7 +1096,7 @@ async def test_small_batches_of_one_turn_go_to_the_disk_together(
         orders: list[list[int]] = []
         write = partition._shard.write
 
-        def watched(order: Order) -> None:
+        def watched(order: WriteItem) -> None:
             orders.append([len(entry.batch) for entry in order.entries])
             write(order)
 

@@ -55,11 +55,11 @@ def records_in(path: Path) -> float:
 
 def test_a_new_file_syncs_its_name_once(opening: Opening, disk: Counted) -> None:
     file = opening()
-    file.note([record(1)], 0, sync=True)
+    file.write([record(1)], 0, sync=True)
     assert disk.done == ["file", "folder"]
     disk.done.clear()
-    file.note([record(2)], 0, sync=True)
-    file.note([record(3)], 0, sync=False)
+    file.write([record(2)], 0, sync=True)
+    file.write([record(3)], 0, sync=False)
     assert disk.done == ["file"]
     file.sync()
     file.sync()
@@ -76,9 +76,9 @@ def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Co
     file = opening()
     assert syncs_nothing(file), "there is no file"
     assert list(tmp_path.iterdir()) == []
-    file.note([record(0)], 0, sync=True)
+    file.write([record(0)], 0, sync=True)
     assert syncs_nothing(file)
-    file.note([record(1)], 0, sync=False)
+    file.write([record(1)], 0, sync=False)
     file.rewrite()
     assert disk.done == ["file", "folder"]
     assert syncs_nothing(file)
@@ -88,14 +88,14 @@ def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Co
     assert syncs_nothing(loaded)
     loaded.take_back(0)
     assert syncs_nothing(loaded), "nothing was noted since"
-    loaded.note([record(2)], 0, sync=False)
+    loaded.write([record(2)], 0, sync=False)
     loaded.take_back(0)
     loaded.close()
     Path(loaded.path).unlink()
     loaded.forget()
     assert syncs_nothing(loaded)
     assert list(tmp_path.iterdir()) == []
-    loaded.note([record(3)], 0, sync=True)
+    loaded.write([record(3)], 0, sync=True)
     assert disk.done == ["file", "folder"]
     assert opening().load(always) == ([record(3)], [])
 
@@ -104,18 +104,18 @@ def test_a_file_that_is_begun_after_a_purge_is_made_anew_when_it_is_long_again(
     opening: Opening, tmp_path: Path
 ) -> None:
     file = opening()
-    file.note([record(i, str(i % 500).encode()) for i in range(4200)], 0, sync=False)
-    file.note([record(4200)], 0, sync=False)
+    file.write([record(i, str(i % 500).encode()) for i in range(4200)], 0, sync=False)
+    file.write([record(4200)], 0, sync=False)
     Path(file.path).unlink()
     file.forget()
-    file.note([record(i) for i in range(4096)], 0, sync=False)
-    file.note([record(4096)], 0, sync=False)
+    file.write([record(i) for i in range(4096)], 0, sync=False)
+    file.write([record(4096)], 0, sync=False)
     assert records_in(tmp_path) == 17
 
 
 def test_no_file_is_made_for_no_records(opening: Opening, tmp_path: Path) -> None:
     file = opening()
-    file.note([], 0, sync=True)
+    file.write([], 0, sync=True)
     file.settle_for_good()
     file.take_back(0)
     assert list(tmp_path.iterdir()) == []
@@ -128,21 +128,21 @@ def test_batches_that_are_taken_back_leave_the_records_of_the_others(
 ) -> None:
     """Only what was noted last can be taken back."""
     file = opening()
-    file.note([record(0)], 0, sync=False)
-    file.note([record(1), record(2), record(3)], 0, sync=False)
+    file.write([record(0)], 0, sync=False)
+    file.write([record(1), record(2), record(3)], 0, sync=False)
     file.take_back(next_offset)
     assert records_in(tmp_path) == left
     assert opening().load(always) == ([record(i) for i in range(left)], [])
     file.take_back(0)
     assert records_in(tmp_path) == (1 if left == 4 else left)
-    file.note([record(9)], 0, sync=False)
+    file.write([record(9)], 0, sync=False)
     assert opening().load(always)[0][-1] == record(9)
 
 
 def test_records_that_do_not_count_at_loading_are_void_from_then_on(
     opening: Opening, disk: Counted, tmp_path: Path
 ) -> None:
-    opening().note([record(i) for i in range(5)], 0, sync=False)
+    opening().write([record(i) for i in range(5)], 0, sync=False)
     file = opening()
     kept, damage = file.load(lambda one, synced: one.producer.sequence in (1, 2))
     assert (kept, damage) == ([record(1), record(2)], [])
@@ -158,8 +158,8 @@ def test_a_long_file_is_made_anew_with_only_what_is_remembered(
     opening: Opening, tmp_path: Path, before: int, after: int
 ) -> None:
     file = opening()
-    file.note([record(i) for i in range(before)], 0, sync=False)
-    file.note([record(before)], 0, sync=False)
+    file.write([record(i) for i in range(before)], 0, sync=False)
+    file.write([record(before)], 0, sync=False)
     assert records_in(tmp_path) == after
     assert opening().load(always)[0][-16:] == [record(i) for i in range(before - 15, before + 1)]
 
@@ -169,10 +169,10 @@ def test_a_file_that_was_made_anew_is_left_until_it_is_twice_as_long(opening: Op
         return [record(start + i, str(i % 500).encode()) for i in range(count)]
 
     file = opening()
-    file.note(of_many(0, 8000), 0, sync=False)
-    file.note(of_many(8000, 1), 0, sync=False)
+    file.write(of_many(0, 8000), 0, sync=False)
+    file.write(of_many(8000, 1), 0, sync=False)
     assert records_in(tmp_path) == 8001, "all of these are remembered"
-    file.note(of_many(8001, 7999), 0, sync=False)
+    file.write(of_many(8001, 7999), 0, sync=False)
     assert records_in(tmp_path) == 16_000
-    file.note(of_many(16_000, 1), 0, sync=False)
+    file.write(of_many(16_000, 1), 0, sync=False)
     assert records_in(tmp_path) == 8001

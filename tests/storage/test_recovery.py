@@ -129,7 +129,7 @@ def test_opening_says_what_is_wrong_with_the_end_of_a_closed_segment(tmp_path: P
         assert damage.reason == "the file ends before the next segment begins"
     else:
         assert damage.reason.startswith(
-            "the file ends inside a batch header" if after == b"x" else f"no batch of partition {PARTITION}"
+            "the file ends inside a batch header" if after == b"x" else f"not a batch of partition {PARTITION}"
         )
 
 
@@ -149,6 +149,6 @@ def test_a_note_of_a_deletion_that_cannot_be_decoded_is_kept_aside_and_no_messag
     (damage,) = recovery.recover(Files(), str(tmp_path), PARTITION).damage
     note = str(tmp_path / "intent.json")
     assert damage == Damage(note, 0, 0, 0, 0, damage.reason, damage.kept_in)
-    assert damage.reason.startswith("a deletion was under way and its note cannot be read")
+    assert damage.reason.startswith("a deletion was in progress and its intent cannot be decoded")
     assert damage.kept_in is not None
     assert Path(damage.kept_in).read_bytes() == b"\xff"

@@ -172,11 +172,11 @@ async def test_all_who_wait_for_a_full_budget_wake_once_it_has_room() -> None:
     await settled()
     assert len(asked) == 3
     waiting[1].cancel()
-    budget.give_back(50)
+    budget.release(50)
     await settled()
     assert budget.full
     assert not waiting[0].done()
-    budget.give_back(1)
+    budget.release(1)
     await asyncio.gather(waiting[0], waiting[2])
     assert (budget.used, budget.full) == (99, False)
 

@@ -68,7 +68,7 @@ def test_what_producers_were_answered_is_looked_at(folder: Path, capsys: pytest.
     damage = json.loads(capsys.readouterr().out)[1]["damage"]
     assert [found["reason"] for found in damage] == [
         "the record at position 128 is damaged",
-        "what follows position 384 is no record",
+        "the bytes after position 384 are not a record",
     ]
 
 
