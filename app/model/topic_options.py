@@ -32,6 +32,8 @@ RESERVED_BYTES_MAX = 64 * GIB
 COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
 """By their numbers in the protocol; only classic clients can send the last one."""
 NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
+SERVER_DEFAULT = ("default", "server_default")
+"""Words of clients for what the server has; the number 0 means the same."""
 MUTABLE, FIXED = "mutable", "fixed"
 """Values of `partition_resize_policy`."""
 REPLICATION_FACTOR_MAX = 32
@@ -79,7 +81,13 @@ def _compression(value: Value) -> str:
     return _word(value, ("none", "gzip"))
 
 
+def _is_word(value: Value, *words: str) -> bool:
+    return isinstance(value, str) and value.strip().lower() in words
+
+
 def _expiry(value: Value) -> int | None:
+    if _is_word(value, *SERVER_DEFAULT):
+        return None
     number = _number(value)
     if number is None:
         microseconds = parse_expiry(value)
@@ -88,13 +96,15 @@ def _expiry(value: Value) -> int | None:
 
 
 def _topic_size(value: Value) -> int | None:
-    if isinstance(value, str) and value.strip().lower() == "unlimited":
+    if _is_word(value, *SERVER_DEFAULT):
+        return None
+    if _is_word(value, "unlimited"):
         return UNLIMITED
     return _at_most(UNLIMITED, _size(value)) or None
 
 
 def _ids(value: Value) -> int | None:
-    if isinstance(value, str) and value.strip().lower() == "unlimited":
+    if _is_word(value, "unlimited"):
         return UNLIMITED
     number = _number(value)
     if number is None:

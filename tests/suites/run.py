@@ -121,7 +121,8 @@ def python(version: str, name: str, folder: Path) -> Outcome:
     tests = next(path for path in source.rglob("tests") if (path / "conftest.py").exists())
     _install_server(source / "target" / "debug" / "iggy-server")
     report = folder / "report.xml"
-    with served(folder) as addresses:
+    # Its connection strings name the usual ports.
+    with served(folder, USUAL) as addresses:
         ports = {PORTS[section]: at.rpartition(":")[2] for section, at in addresses.items()}
         attempt(
             [
