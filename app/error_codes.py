@@ -1,5 +1,6 @@
-"""The numbers of errors: Iggy's, so that every SDK knows them, and a few of ours. What is said about each is in
-whippet.app.errors, from which they are imported."""
+"""The numbers of errors: Iggy's, so that every SDK knows them, and a few of Whippet's own. Their sentences are in
+whippet.app.errors; import them from there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import enum
 
 
 class Code(enum.IntEnum):
-    """The numbers, in the order of the protocol."""
+    """Error numbers, in the order of the protocol."""
 
     ERROR = 1
     INVALID_CONFIGURATION = 2

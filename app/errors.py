@@ -1,7 +1,7 @@
-"""The one table of errors: number, name, HTTP status and words of everything that Whippet refuses.
+"""The one table of errors: number, name, HTTP status and sentence of every refusal.
 
-Numbers and names are Iggy's, so that every SDK knows them; only the number travels on the binary protocols. An expected
-outcome is a CommandError with its number; any other exception that leaves a command is a bug.
+Numbers and names are Iggy's, so that every SDK knows them; the binary protocols carry only the number. An expected
+failure is a CommandError with its number; any other exception that leaves a command is a bug.
 
 Clients take some numbers for a lost connection: they reconnect, log in and repeat the request. Never use DISCONNECTED,
 CANNOT_ESTABLISH_CONNECTION, STALE_CLIENT, TCP_ERROR, QUIC_ERROR or UNAUTHENTICATED for an ordinary refusal, nor any of
@@ -21,19 +21,18 @@ __all__ = ["TABLE", "Code", "CommandError", "Row", "of_storage", "on_the_wire"]
 
 
 class Row(NamedTuple):
-    """What is said about a code."""
+    """The name, sentence and status of a code."""
 
     name: str
     words: str
-    """Iggy's sentence, which programs look for in the text of an error: as far as its first parameter, or, where that
-    would be half a sentence, with a place for each parameter. Empty where Iggy has no such error, or where its sentence
-    is about something else."""
+    """Iggy's sentence, which programs look for in the text of an error: up to its first parameter, or, where that would
+    be half a sentence, with a place for each parameter. Empty if Iggy has no such error, or if its sentence is about
+    something else."""
     more: str = ""
-    """What follows the words when nothing more precise is known, and what stands in place of words whose parameters are
-    not known."""
+    """Follows the words if there is no more precise detail, and replaces words whose parameters are unknown."""
     status: int = 400
     field: str | None = None
-    """The member of an HTTP request that the error is about."""
+    """The field of an HTTP request that the error is about."""
 
     def text(self, detail: str | None, about: Sequence[object]) -> str:
         has_places = "{}" in self.words
@@ -52,7 +51,7 @@ TABLE: dict[Code, Row] = {
     ),
     C.INVALID_COMMAND: E("invalid_command", "Invalid command", "this server does not understand the request."),
     C.INVALID_FORMAT: E("invalid_format", "Invalid format", "a part of the request is malformed."),
-    C.FEATURE_UNAVAILABLE: E("feature_unavailable", "Feature is unavailable", "it is switched off or does not exist."),
+    C.FEATURE_UNAVAILABLE: E("feature_unavailable", "Feature is unavailable", "it is disabled or does not exist."),
     C.INVALID_IDENTIFIER: E(
         "invalid_identifier", "Invalid identifier", "it must be a number or a name of 1 to 255 bytes."
     ),
@@ -61,10 +60,10 @@ TABLE: dict[Code, Row] = {
     C.RESOURCE_NOT_FOUND: E(
         "resource_not_found",
         "Resource with key: {} was not found.",
-        "What the request names does not exist.",
+        "The resource that the request names does not exist.",
         status=404,
     ),
-    C.STALE_CLIENT: E("stale_client", "Stale client", "it was silent for too long and has to connect again."),
+    C.STALE_CLIENT: E("stale_client", "Stale client", "it was silent for too long and must reconnect."),
     C.TCP_ERROR: E("tcp_error", "TCP error", "the connection failed."),
     C.QUIC_ERROR: E("quic_error", "QUIC error", "the connection failed."),
     C.HTTP_ERROR: E("http_error", "Http error", "the exchange failed."),
@@ -94,7 +93,7 @@ TABLE: dict[Code, Row] = {
     C.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED: E(
         "personal_access_tokens_limit_reached",
         "User with ID: {} has reached the maximum number of personal access tokens: {}",
-        "The user has as many tokens as are allowed.",
+        "The user has reached the maximum number of tokens (personal_access_token.max_tokens_per_user).",
     ),
     C.INVALID_PERSONAL_ACCESS_TOKEN: E(
         "invalid_personal_access_token", "Invalid personal access token", "no user has it.", status=401
@@ -104,7 +103,7 @@ TABLE: dict[Code, Row] = {
         "Personal access token: {} for user with ID: {} has expired.",
         "The token has expired.",
     ),
-    C.USERS_LIMIT_REACHED: E("users_limit_reached", "Users limit reached", "there are as many users as are allowed."),
+    C.USERS_LIMIT_REACHED: E("users_limit_reached", "Users limit reached", "the maximum number of users is reached."),
     C.INVALID_PERSONAL_ACCESS_TOKEN_EXPIRY: E(
         "invalid_personal_access_token_expiry", "Invalid personal access token expiry"
     ),
@@ -114,7 +113,7 @@ TABLE: dict[Code, Row] = {
     C.TRANSIENT_NOT_ACCEPTED: E(
         "transient_not_accepted",
         "Request transiently not accepted; retry",
-        "the server has no room for it now.",
+        "the server has no memory for it now.",
         status=503,
     ),
     C.REQUEST_ALREADY_APPLIED: E(
@@ -145,7 +144,7 @@ TABLE: dict[Code, Row] = {
     C.REQUEST_TOO_OLD: E(
         "request_too_old",
         "Request is below the deduplication window",
-        "whether it was carried out is no longer known.",
+        "it is no longer known whether it was executed.",
         status=409,
     ),
     C.PARTITION_RECREATED: E(
@@ -157,7 +156,7 @@ TABLE: dict[Code, Row] = {
     C.TOO_MANY_WAITING_POLLS: E(
         "too_many_waiting_polls",
         "Deferred poll capacity exceeded",
-        "as many polls as are allowed are waiting already.",
+        "the maximum number of polls is waiting already.",
         status=429,
     ),
     C.PRODUCER_OUT_OF_ORDER: E(
@@ -180,7 +179,7 @@ TABLE: dict[Code, Row] = {
     ),
     C.INVALID_CLIENT_ID: E("invalid_client_id", "Invalid client ID"),
     C.CANNOT_PARSE_HEADER_KIND: E(
-        "cannot_parse_header_kind", "Cannot parse header kind", "there is no such kind of user header."
+        "cannot_parse_header_kind", "Cannot parse header kind", "the kind of a user header is unknown."
     ),
     C.INVALID_HTTP_REQUEST: E("invalid_http_request", "Invalid HTTP request"),
     C.CANNOT_CREATE_STREAM_DIRECTORY: E(
@@ -208,7 +207,7 @@ TABLE: dict[Code, Row] = {
     ),
     C.INVALID_STREAM_ID: E("invalid_stream_id", "Invalid stream ID", field="stream_id"),
     C.INVALID_TOPIC_SIZE: E("invalid_topic_size", "Max topic size cannot be lower than segment size."),
-    C.TOO_MANY_STREAMS: E("too_many_streams", "Too many streams", "there are as many as are allowed."),
+    C.TOO_MANY_STREAMS: E("too_many_streams", "Too many streams", "the maximum is reached (system.limits.streams)."),
     C.CANNOT_CREATE_TOPIC_DIRECTORY: E("cannot_create_topic_directory", "Failed to create directory for topic"),
     C.CANNOT_DELETE_TOPIC_DIRECTORY: E("cannot_delete_topic_directory", "Failed to delete topic directory"),
     C.TOPIC_ID_NOT_FOUND: E(
@@ -236,7 +235,9 @@ TABLE: dict[Code, Row] = {
     C.INVALID_PARTITIONS_COUNT: E(
         "invalid_partitions_count", "Invalid partitions count", "the topic has fewer partitions."
     ),
-    C.TOO_MANY_TOPICS: E("too_many_topics", "Too many topics", "the stream has as many as are allowed."),
+    C.TOO_MANY_TOPICS: E(
+        "too_many_topics", "Too many topics", "the stream has reached the maximum (system.limits.topics_per_stream)."
+    ),
     C.PARTITION_RESIZE_DISABLED: E(
         "partition_resize_disabled",
         "Partition resizing is disabled for this fixed topic",
@@ -258,7 +259,7 @@ TABLE: dict[Code, Row] = {
     C.NO_PARTITIONS: E(
         "no_partitions", "Topic with ID: {} for stream with ID: {} has no partitions.", "The topic has no partitions."
     ),
-    C.TOPIC_FULL: E("topic_full", "", "The topic has reached its size, and nothing is deleted from it."),
+    C.TOPIC_FULL: E("topic_full", "", "The topic has reached its maximum size, and old segments are not deleted."),
     C.CANNOT_DELETE_CONSUMER_OFFSET_FILE: E(
         "cannot_delete_consumer_offset_file", "Failed to delete consumer offset file"
     ),
@@ -276,7 +277,9 @@ TABLE: dict[Code, Row] = {
     ),
     C.CANNOT_OPEN_CONSUMER_OFFSETS_FILE: E("cannot_open_consumer_offsets_file", "Cannot open consumer offsets file"),
     C.TOO_MANY_CONSUMER_OFFSETS: E(
-        "too_many_consumer_offsets", "", "As many consumers as are allowed have stored an offset in the partition."
+        "too_many_consumer_offsets",
+        "",
+        "The partition has reached the maximum of stored offsets (system.partition.consumer_offsets_max).",
     ),
     C.SEGMENT_NOT_FOUND: E("segment_not_found", "Segment not found", status=404, field="segment_id"),
     C.CANNOT_SAVE_MESSAGES_TO_SEGMENT: E("cannot_save_messages_to_segment", "Cannot save messages to segment"),
@@ -286,12 +289,10 @@ TABLE: dict[Code, Row] = {
     C.TOO_BIG_USER_HEADERS: E(
         "too_big_user_headers", "Too big headers payload", "the user headers of a message are too long."
     ),
-    C.INVALID_HEADER_KEY: E("invalid_header_key", "Invalid header key", "the key of a user header cannot be used."),
-    C.INVALID_HEADER_VALUE: E(
-        "invalid_header_value", "Invalid header value", "the value of a user header cannot be used."
-    ),
+    C.INVALID_HEADER_KEY: E("invalid_header_key", "Invalid header key", "the key of a user header is invalid."),
+    C.INVALID_HEADER_VALUE: E("invalid_header_value", "Invalid header value", "the value of a user header is invalid."),
     C.TOO_BIG_MESSAGE_PAYLOAD: E("too_big_message_payload", "Too big message payload"),
-    C.TOO_MANY_MESSAGES: E("too_many_messages", "Too many messages", "one request has room for fewer."),
+    C.TOO_MANY_MESSAGES: E("too_many_messages", "Too many messages", "a request may have fewer."),
     C.EMPTY_MESSAGE_PAYLOAD: E("empty_message_payload", "Empty message payload", "a message must have a payload."),
     C.INVALID_MESSAGE_PAYLOAD_LENGTH: E("invalid_message_payload_length", "Invalid message payload length"),
     C.INVALID_MESSAGE_CHECKSUM: E("invalid_message_checksum", "Invalid message checksum"),
@@ -329,7 +330,7 @@ TABLE: dict[Code, Row] = {
     C.OPTION_NOT_UPDATABLE: E(
         "option_not_updatable", "Option cannot be updated after creation", "it is fixed when the resource is created."
     ),
-    C.OPTION_NOT_RESETTABLE: E("option_not_resettable", "Option cannot be reset", "it has no default to go back to."),
+    C.OPTION_NOT_RESETTABLE: E("option_not_resettable", "Option cannot be reset", "it has no default value."),
     C.OPTION_READ_ONLY: E("option_read_only", "Option is read-only", "the server sets it itself."),
     C.ENCRYPTION_UNAVAILABLE: E(
         "encryption_unavailable",
@@ -383,22 +384,24 @@ TABLE: dict[Code, Row] = {
     C.CANNOT_APPEND_TO_FILE: E("cannot_append_to_file", "Cannot append to file"),
     C.CANNOT_WRITE_TO_FILE: E("cannot_write_to_file", "Cannot write to file"),
     C.CANNOT_DELETE_FILE: E("cannot_delete_file", "Cannot delete file"),
-    C.CANNOT_SYNC_FILE: E("cannot_sync_file", "Cannot sync file", "what was written may not be on the disk."),
+    C.CANNOT_SYNC_FILE: E("cannot_sync_file", "Cannot sync file", "the data written may not be on the disk."),
     C.CANNOT_READ_INDEX_POSITION: E(
-        "cannot_read_index_position", "Cannot read index position", "the positions in the index must rise."
+        "cannot_read_index_position", "Cannot read index position", "the positions in the index must increase."
     ),
     C.TIMESTAMP_OUT_OF_RANGE: E("timestamp_out_of_range", "Timestamp out of range"),
     C.SHARD_COMMUNICATION_ERROR: E(
-        "shard_communication_error", "Shard communication error", "a part of the server did not answer another."
+        "shard_communication_error", "Shard communication error", "a part of the server did not respond to another."
     ),
     C.TASK_TIMEOUT: E("task_timeout", "Task execution timeout"),
     C.IO_ERROR: E("io_error", "IO error", "a disk or a network failed."),
     C.INVALID_PRODUCER: E(
         "invalid_producer", "", "A producer has an id of 1 to 64 bytes, an epoch below 2^32 and a sequence below 2^64."
     ),
-    C.PRODUCER_FENCED: E("producer_fenced", "", "A higher epoch of the producer has taken its place.", status=409),
+    C.PRODUCER_FENCED: E(
+        "producer_fenced", "", "A producer with the same id and a higher epoch has replaced it.", status=409
+    ),
     C.PRODUCER_SEQUENCE_PASSED: E(
-        "producer_sequence_passed", "", "The send is not stored, and newer ones of its producer are.", status=409
+        "producer_sequence_passed", "", "The send is not stored, and newer sends of its producer are.", status=409
     ),
     C.TOO_MANY_LOGINS: E("too_many_logins", "", "Too many logins have failed: try again later.", status=429),
     C.TOO_MANY_ENDED_TOKENS: E(
@@ -408,17 +411,19 @@ TABLE: dict[Code, Row] = {
         status=429,
     ),
     C.TOO_MANY_CONSUMER_GROUPS: E(
-        "too_many_consumer_groups", "", "The topic has as many consumer groups as are allowed."
+        "too_many_consumer_groups",
+        "",
+        "The topic has reached the maximum number of consumer groups (system.limits.consumer_groups_per_topic).",
     ),
 }
 
 
 class CommandError(Exception):
-    """Why there is no answer. The text is for people, and for programs that look for Iggy's words in it: it is in logs,
-    and clients get it over HTTP. Binary clients see the number alone.
+    """A refused command. The text is for people, and for programs that look for Iggy's words in it: it is logged, and
+    clients get it over HTTP. Binary clients get only the number.
 
-    `about` fills the places in Iggy's words, `detail` says more than these. `retry_after_s` is when the same request is
-    worth another try, where that is known.
+    `about` fills the places in Iggy's words, and `detail` adds to them. `retry_after_s` is when repeating the request
+    may succeed, if that is known.
     """
 
     def __init__(
@@ -450,8 +455,8 @@ _ON_THE_WIRE = {
 
 
 def on_the_wire(code: Code) -> Code:
-    """The number for a client of the binary protocols. All SDKs report that of a wrong password, and none of them
-    answers it by connecting again in a loop."""
+    """Returns the number for a client of the binary protocols. All SDKs report the number of a wrong password, and none
+    of them responds to it by reconnecting in a loop."""
     return _ON_THE_WIRE.get(code, code)
 
 
@@ -490,7 +495,8 @@ _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
 
 
 def of_storage(error: storage_errors.StorageError) -> CommandError:
-    """What a client is told of a failure of the store; the first row that fits decides, the text stays the store's."""
+    """Converts a failure of the store to the error for clients; the first row that fits decides, and the text stays the
+    store's."""
     if isinstance(error, storage_errors.InvalidBatch):
         code = _OF_FAULT[error.fault]
     else:

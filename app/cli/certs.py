@@ -1,7 +1,7 @@
-"""`whippet certs`: an authority of your own and a certificate for a server, for development, and how to trust them.
+"""`whippet certs`: creates an authority and a server certificate for development, and prints how to trust them.
 
-The authority is made once and used again, so that what trusts it today trusts tomorrow's certificate too. Both have
-ECDSA P-256 keys, which is what official clients take over QUIC. Nothing made here is for production, or for git.
+The authority is created once and reused, so a client that trusts it also trusts later certificates. Both have ECDSA
+P-256 keys, which official clients accept over QUIC. Nothing created here is for production, or for git.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from whippet.app import secret_files
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS_MAX = 397
-"""Longer ones are refused by Apple's systems."""
+"""Apple's systems refuse longer ones."""
 HOSTS = ("localhost", "127.0.0.1", "::1")
 
 HOW = """\
-{made}
+{created}
 
-Serve with it (each transport has its own switch; QUIC is always encrypted):
+Use it in a server (each transport has its own switch; QUIC is always encrypted):
 
   export IGGY_TCP_TLS_ENABLED=true  IGGY_TCP_TLS_CERT_FILE={leaf}  IGGY_TCP_TLS_KEY_FILE={key}
   export IGGY_HTTP_TLS_ENABLED=true IGGY_HTTP_TLS_CERT_FILE={leaf} IGGY_HTTP_TLS_KEY_FILE={key}
   export IGGY_QUIC_CERTIFICATE_SELF_SIGNED=false
   export IGGY_QUIC_CERTIFICATE_CERT_FILE={leaf} IGGY_QUIC_CERTIFICATE_KEY_FILE={key}
 
-A server that runs reads the files again on SIGHUP. Trust the authority, {authority}:
+A running server reads the files again on SIGHUP. To trust the authority, {authority}:
 
   curl            curl --cacert {authority} https://localhost:3000/ping
   Iggy SDKs       TCP: tls_ca_file={authority} in the connection string; QUIC with validation uses the system's store
@@ -46,20 +46,21 @@ A server that runs reads the files again on SIGHUP. Trust the authority, {author
   Windows         certutil -addstore Root {authority}
   Firefox         Settings, Certificates, Authorities, Import
 
-Whoever has {authority_key} can be any server for those who trust it: keep it here, and remove the trust afterwards.
+Anyone with {authority_key} can impersonate any server to clients that trust it: keep it here, and remove the trust
+afterwards.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hosts", nargs="*", default=HOSTS, help=f"names and addresses (default: {', '.join(HOSTS)})")
     parser.add_argument(
-        "--folder", type=Path, default=Path("certs"), help="where the files are put (default: certs, in this folder)"
+        "hosts", nargs="*", default=HOSTS, help=f"host names and addresses (default: {', '.join(HOSTS)})"
     )
+    parser.add_argument("--folder", type=Path, default=Path("certs"), help="folder for the files (default: certs)")
     parser.add_argument(
         "--days",
         type=days,
         default=LEAF_DAYS_MAX,
-        help=f"how long the certificate is valid (default, and most: {LEAF_DAYS_MAX})",
+        help=f"validity of the certificate in days (default and maximum: {LEAF_DAYS_MAX})",
     )
 
 
@@ -74,8 +75,8 @@ def run(given: argparse.Namespace) -> int:
     folder: Path = given.folder
     folder.mkdir(parents=True, exist_ok=True)
     authority_path, authority_key_path = folder / "authority.pem", folder / "authority.key"
-    was_there = authority_path.exists() and authority_key_path.exists()
-    if was_there:
+    exists = authority_path.exists() and authority_key_path.exists()
+    if exists:
         authority = x509.load_pem_x509_certificate(authority_path.read_bytes())
         key = serialization.load_pem_private_key(authority_key_path.read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -87,10 +88,10 @@ def run(given: argparse.Namespace) -> int:
     leaf_path, leaf_key_path = folder / "server.pem", folder / "server.key"
     write(leaf_key_path, pem_of_key(leaf_key), secret=True)
     write(leaf_path, leaf.public_bytes(serialization.Encoding.PEM))
-    which = "the authority that was there" if was_there else f"a new authority, {authority_path}"
+    which = "the existing authority" if exists else f"a new authority, {authority_path}"
     sys.stdout.write(
         HOW.format(
-            made=f"Made {leaf_path} for {', '.join(given.hosts)}, good for {given.days} days, signed by {which}.",
+            created=f"Created {leaf_path} for {', '.join(given.hosts)} ({given.days} days), signed by {which}.",
             leaf=leaf_path,
             key=leaf_key_path,
             authority=authority_path,
@@ -164,7 +165,7 @@ def pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write(path: Path, octets: bytes, *, secret: bool = False) -> None:
-    """Under another name first: a server may read it at any moment."""
+    """Writes under another name first, because a server may read the file at any moment."""
     if secret:
         secret_files.write(str(path), octets)
         return

@@ -1,4 +1,4 @@
-"""`whippet check`: reads every message of a data folder and says what is damaged. It changes nothing."""
+"""`whippet check`: reads every message of a data folder and reports damage. It changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
-    parser.add_argument("--json", action="store_true", help="print a JSON list, an object for each partition")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with an object per partition")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`whippet config`: what is in effect and where it comes from, and the pages that are made from the list of keys."""
+"""`whippet config`: shows the effective settings and where they come from, and generates the pages about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whippet.app.config import ConfigError, docs, load, render
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="print what is in effect as JSON")
+    forms.add_argument("--json", action="store_true", help="print the effective configuration as JSON")
     forms.add_argument("--docs", action="store_true", help="print the documentation of all keys, in Markdown")
     forms.add_argument("--toml", action="store_true", help="print a commented server.toml with all defaults")
 

@@ -1,7 +1,7 @@
-"""`whippet`: the command line. A table of subcommands, the parser made from it, and the call of the chosen one.
+"""The command `whippet`: a table of subcommands, the parser made from it, and the call of the chosen one.
 
-The module of a subcommand is imported only when it is the one: asking for help, or for a small command, never waits
-for the server, the store or numpy to load. A usage error exits with 2, as argparse does.
+The module of a subcommand is imported only when it is chosen: `--help` or a small command never waits for the server,
+the store or numpy to load. A usage error exits with code 2, as in argparse.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ SUBCOMMANDS = (
     Subcommand(
         ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
     ),
-    Subcommand(("check",), "whippet.app.cli.check", "read every message of a data folder and say what is damaged"),
+    Subcommand(("check",), "whippet.app.cli.check", "read every message of a data folder and report damage"),
     Subcommand(
         ("root-password",),
         "whippet.app.cli.root_password",
         "set a new password for the root user while the server is stopped",
     ),
-    Subcommand(("certs",), "whippet.app.cli.certs", "make an authority and a certificate for development"),
+    Subcommand(("certs",), "whippet.app.cli.certs", "create an authority and a certificate for development"),
     Subcommand(
         ("pipeline", "run"), "whippet.app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"
     ),
     Subcommand(
         ("pipeline", "check"),
         "whippet.app.cli.pipeline_check",
-        "say what a pipeline would do, or what is wrong with it",
+        "report what a pipeline would do, or what is wrong with it",
     ),
     Subcommand(
-        ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, beside its yardsticks"
+        ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, next to its yardsticks"
     ),
-    Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, beside a bare one"),
-    Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, beside a bare application"),
-    Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, beside aioquic alone"),
-    Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, beside a bare one"),
-    Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, beside Parquet"),
+    Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, next to a bare one"),
+    Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, next to a bare application"),
+    Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, next to plain aioquic"),
+    Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, next to a bare one"),
+    Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, next to Parquet"),
     Subcommand(("version",), "whippet.app.cli.version", "print the version"),
 )
 
 GROUPS = {"bench": "measure speed", "pipeline": "move data with Spark"}
-"""Summaries of the first words that stand for several subcommands."""
+"""Summaries of the first words that group several subcommands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser(chosen)
     parsed = parser.parse_args(arguments)
     if chosen is None:
-        parser.error("the subcommand comes first")
+        parser.error("the subcommand must come first")
     try:
         return int(importlib.import_module(chosen.module).run(parsed))
     except KeyboardInterrupt:
@@ -79,11 +79,11 @@ def _chosen(arguments: Sequence[str]) -> Subcommand | None:
 
 
 def _parser(chosen: Subcommand | None) -> argparse.ArgumentParser:
-    """Knows the names of all subcommands, but the arguments of the chosen one only."""
+    """Knows the names of all subcommands, but only the arguments of the chosen one."""
     root = argparse.ArgumentParser(
         prog="whippet",
         description="Whippet, a persistent message-streaming gateway compatible with Apache Iggy.",
-        epilog="`whippet <subcommand> --help` tells more about one.",
+        epilog="`whippet <subcommand> --help` describes a subcommand.",
     )
     root.add_argument("-V", "--version", action=_ShowVersion, nargs=0, help="print the version and exit")
     levels: dict[tuple[str, ...], argparse._SubParsersAction[argparse.ArgumentParser]] = {

@@ -19,7 +19,7 @@ SOUND = 0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     pipelines.add_arguments(parser)
     parser.add_argument(
-        "--offline", action="store_true", help="ask neither source nor sinks, and leave the transforms to `run`"
+        "--offline", action="store_true", help="contact neither source nor sinks, and do not analyse the transforms"
     )
 
 
@@ -39,7 +39,7 @@ def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
 
 
 def _columns(pipeline: Pipeline, remote: str | None) -> str:
-    """What comes out of the transforms, if the sinks take it: only Spark knows what a statement means."""
+    """Returns the columns after the transforms, if the sinks accept them; only Spark knows what a statement means."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 -- an extra
 
     from whippet.pipelines import check_report, spark_session, transform_chain, user_text  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`whippet pipeline run`: runs a pipeline in the foreground, until it is done or told to stop."""
+"""`whippet pipeline run`: runs a pipeline in the foreground, until it is done or stopped."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     pipelines.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="do what is there now, then end")
+    parser.add_argument("--once", action="store_true", help="process what is there now, then exit")
     parser.add_argument(
         "--progress",
         type=seconds,
         default=10.0,
         metavar="SECONDS",
-        help="how often to say how it is doing (default: 10)",
+        help="period of progress reports (default: 10)",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `whippet pipeline run` and `whippet pipeline check` have in common: a file, and Spark, which has to be there."""
+"""What `whippet pipeline run` and `whippet pipeline check` share: they read a file, and need Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote", default=remote, metavar="sc://HOST:PORT", help="a Spark Connect server (default: SPARK_REMOTE)"
     )
-    parser.add_argument("--trace", action="store_true", help="if it fails, show where in the code")
+    parser.add_argument("--trace", action="store_true", help="on failure, show the traceback")
 
 
 def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> int:

@@ -1,7 +1,7 @@
-"""`whippet root-password`: a new password for the root user of a data folder that no server has open.
+"""`whippet root-password`: sets a new password for the root user of a data folder that no server has open.
 
-The password is IGGY_ROOT_PASSWORD if that is set, else what is typed at the terminal, twice, or else the first line of
-standard input. It is never an argument, which every user of the machine could see.
+The password is IGGY_ROOT_PASSWORD if that is set, else it is read twice from the terminal, or else it is the first line
+of standard input. It is never an argument, which every user of the machine could see.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ REFUSED = 2
 
 
 class _NoPassword(Exception):
-    """Its text says why."""
+    """Raised when there is no password to set; its text says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
-    parser.add_argument("--generate", action="store_true", help="make up a password and print it")
+    parser.add_argument("--generate", action="store_true", help="generate a password and print it")
     parser.add_argument(
         "--end-personal-access-tokens",
         action="store_true",
-        help="end those of the root user as well; sessions and access tokens end in any case",
+        help="end the root user's personal access tokens as well; sessions and access tokens end in any case",
     )
 
 
@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         options = store_options(loaded.config)
         if arguments.path:
             options = msgspec.structs.replace(options, path=arguments.path)
-        password = random_password() if arguments.generate else _asked_for(loaded.environment.get("IGGY_ROOT_PASSWORD"))
+        password = (
+            random_password() if arguments.generate else _read_password(loaded.environment.get("IGGY_ROOT_PASSWORD"))
+        )
         name = root_password.reset(options, password, end_tokens=arguments.end_personal_access_tokens)
     except (CommandError, ConfigError, StorageError, _NoPassword) as error:
         return _refuse(str(error))
@@ -56,17 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     return CHANGED
 
 
-def _asked_for(given: str | None) -> str:
+def _read_password(given: str | None) -> str:
     if given is not None:
         return str(given)
     if sys.stdin.isatty():
         password = getpass.getpass("New password of the root user: ")
         if getpass.getpass("Once more: ") != password:
-            raise _NoPassword("the two passwords are not the same")
+            raise _NoPassword("the two passwords differ")
         return password
     line = sys.stdin.readline().rstrip("\r\n")
     if not line:
-        raise _NoPassword("no password: type it, put it into standard input or IGGY_ROOT_PASSWORD, or say --generate")
+        raise _NoPassword("no password: type it, pass it on standard input or in IGGY_ROOT_PASSWORD, or use --generate")
     return line
 
 

@@ -1,6 +1,6 @@
-"""`whippet serve`: runs the gateway in the foreground until it is told to stop.
+"""`whippet serve`: runs the gateway in the foreground until a signal stops it.
 
-Only the process is the command line's business; everything about the server is in app/server.py.
+This module only adjusts the process; everything about the server is in app/server.py.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config-provider",
         choices=["file"],
         default="file",
-        help="where the configuration comes from; there is only 'file', as with Iggy's server",
+        help="source of the configuration; only 'file' exists, as in Iggy's server",
     )
     parser.add_argument(
         "--with-default-root-credentials",
         action="store_true",
-        help="on the first start make the root user iggy with the password iggy, unless IGGY_ROOT_* variables say else",
+        help="on the first start, create root user iggy with password iggy, unless IGGY_ROOT_* variables are set",
     )
     parser.add_argument(
         "--replica-id",
         type=int,
         choices=range(256),
         metavar="NUMBER",
-        help="the number of this node in cluster.nodes; it matters only while cluster.enabled is true",
+        help="number of this node in cluster.nodes; used only while cluster.enabled is true",
     )
 
 

@@ -1,4 +1,4 @@
-"""`whippet version`: prints which Whippet this is."""
+"""`whippet version`: prints the version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whippet.app.version import version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Takes none."""
+    """It has no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:

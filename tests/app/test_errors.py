@@ -69,7 +69,7 @@ def test_the_words_of_iggy_have_a_place_for_each_parameter(code: Code) -> None:
             CommandError(Code.STREAM_ID_NOT_FOUND, "it is gone", about=(7,)),
             "Stream with ID: 7 was not found: it is gone",
         ),
-        (CommandError(Code.PRODUCER_FENCED), "A higher epoch of the producer has taken its place."),
+        (CommandError(Code.PRODUCER_FENCED), "A producer with the same id and a higher epoch has replaced it."),
     ],
 )
 def test_an_error_says_the_words_of_iggy_and_then_more(refused: CommandError, text: str) -> None:
