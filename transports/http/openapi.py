@@ -35,7 +35,7 @@ REFUSED = "#/components/responses/refused_{status}"
 
 
 def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
-    types = [each for one in operations for each in (one.body, one.answer, one.query) if each is not None]
+    types = [each for one in operations for each in (one.body, one.response, one.query) if each is not None]
     described, schemas = msgspec.json.schema_components([ErrorBody, *types], ref_template=REFERENCE)
     queries = {one.query.__name__ for one in operations if one.query is not None}
     by_type = dict(zip(map(_key, [ErrorBody, *types]), described, strict=True))
@@ -138,8 +138,8 @@ def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str,
         success["content"] = {"text/plain": {"schema": {"type": "string", "const": operation.text}}}
     elif operation.media is not None:
         success["content"] = {operation.media: {"schema": {"type": "string", "format": "binary"}}}
-    elif operation.answer is not None:
-        success["content"] = {"application/json": {"schema": by_type[_key(operation.answer)]}}
+    elif operation.response is not None:
+        success["content"] = {"application/json": {"schema": by_type[_key(operation.response)]}}
         success["content"] |= {media: {"schema": {"type": "string"}} for media in operation.other_media}
     responses = {str(operation.status): success}
     if operation.catalogue:

@@ -73,7 +73,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Other statuses of success, and when they are returned."""
     refusals: tuple[tuple[int, str], ...] = ()
     """Statuses of errors that most operations do not return, and when they are returned."""
-    answer: Any = None
+    response: Any = None
     """The type of the JSON response; None if it has no body, or not a JSON one."""
     media: str | None = None
     """The content type of a response that is not JSON."""

@@ -68,7 +68,7 @@ _SYSTEM = (
         subject="system",
         handler=health.get_live,
         public=True,
-        answer=health.Live,
+        response=health.Live,
     ),
     Operation(
         name="get_ready",
@@ -78,7 +78,7 @@ _SYSTEM = (
         subject="system",
         handler=health.get_ready,
         public=True,
-        answer=health.Ready,
+        response=health.Ready,
         refusals=((503, "The server is starting or stopping; the error includes the progress"),),
     ),
     Operation(
@@ -98,7 +98,7 @@ _SYSTEM = (
         summary="Get the limits for clients, with the settings of the server",
         subject="system",
         handler=system.get_limits,
-        answer=list[Limit],
+        response=list[Limit],
     ),
     Operation(
         name="get_stats",
@@ -107,7 +107,7 @@ _SYSTEM = (
         summary="Get statistics about the server and its process",
         subject="system",
         handler=system.get_stats,
-        answer=system.Stats,
+        response=system.Stats,
     ),
     Operation(
         name="get_clients",
@@ -116,7 +116,7 @@ _SYSTEM = (
         summary="List the clients",
         subject="system",
         handler=system.get_clients,
-        answer=list[system.Client],
+        response=list[system.Client],
     ),
     Operation(
         name="get_client",
@@ -125,7 +125,7 @@ _SYSTEM = (
         summary="Get a client and its consumer groups",
         subject="system",
         handler=system.get_client,
-        answer=system.ClientDetails,
+        response=system.ClientDetails,
     ),
     Operation(
         name="get_cluster_metadata",
@@ -134,7 +134,7 @@ _SYSTEM = (
         summary="Get the nodes and their addresses",
         subject="system",
         handler=system.get_cluster_metadata,
-        answer=system.ClusterMetadata,
+        response=system.ClusterMetadata,
         catalogue=True,
     ),
     Operation(
@@ -154,7 +154,7 @@ _SYSTEM = (
         summary="Describe the options of topics, streams or users",
         subject="system",
         handler=options.describe,
-        answer=list[options.OptionBody],
+        response=list[options.OptionBody],
         catalogue=True,
     ),
 )
@@ -167,7 +167,7 @@ _STREAMS = (
         summary="List all streams",
         subject="streams",
         handler=streams.get_streams,
-        answer=list[streams.Stream],
+        response=list[streams.Stream],
         catalogue=True,
     ),
     Operation(
@@ -178,7 +178,7 @@ _STREAMS = (
         subject="streams",
         handler=streams.create_stream,
         body=streams.NewStream,
-        answer=streams.StreamDetails,
+        response=streams.StreamDetails,
     ),
     Operation(
         name="get_stream",
@@ -187,7 +187,7 @@ _STREAMS = (
         summary="Get a stream and its topics",
         subject="streams",
         handler=streams.get_stream,
-        answer=streams.StreamDetails,
+        response=streams.StreamDetails,
         catalogue=True,
     ),
     Operation(
@@ -228,7 +228,7 @@ _TOPICS = (
         summary="List the topics of a stream; empty if the stream does not exist",
         subject="topics",
         handler=topics.get_topics,
-        answer=list[topics.Topic],
+        response=list[topics.Topic],
         catalogue=True,
     ),
     Operation(
@@ -239,7 +239,7 @@ _TOPICS = (
         subject="topics",
         handler=topics.create_topic,
         body=topics.NewTopic,
-        answer=topics.TopicDetails,
+        response=topics.TopicDetails,
     ),
     Operation(
         name="get_topic",
@@ -248,7 +248,7 @@ _TOPICS = (
         summary="Get a topic and its partitions",
         subject="topics",
         handler=topics.get_topic,
-        answer=topics.TopicDetails,
+        response=topics.TopicDetails,
         catalogue=True,
     ),
     Operation(
@@ -339,7 +339,7 @@ _MESSAGES = (
         status=CREATED,
         other_statuses=((202, "Accepted with `ack=none`, without acknowledgement"),),
         refusals=((409, "The producer has a higher epoch, or the send is too old to be recognized as a repetition"),),
-        answer=messages.Confirmations,
+        response=messages.Confirmations,
     ),
     Operation(
         name="poll_messages",
@@ -349,7 +349,7 @@ _MESSAGES = (
         subject="messages",
         handler=messages.poll_messages,
         query=messages.PollQuery,
-        answer=PolledMessages,
+        response=PolledMessages,
         other_media=tuple(form for form in poll_formats.FORMS if form != poll_formats.JSON),
         refusals=(
             (406, "No format in `Accept` is supported"),
@@ -364,7 +364,7 @@ _MESSAGES = (
         subject="messages",
         handler=deferred_polls.poll,
         query=deferred_polls.DeferredQuery,
-        answer=deferred_polls.DeferredMessages,
+        response=deferred_polls.DeferredMessages,
         refusals=_DEFERRED_REFUSALS,
     ),
     Operation(
@@ -375,7 +375,7 @@ _MESSAGES = (
         subject="messages",
         handler=deferred_polls.poll,
         query=deferred_polls.DeferredQuery,
-        answer=deferred_polls.DeferredMessages,
+        response=deferred_polls.DeferredMessages,
         refusals=_DEFERRED_REFUSALS,
     ),
     Operation(
@@ -408,7 +408,7 @@ _MESSAGES = (
         subject="messages",
         handler=consumer_offsets.get_offset,
         query=consumer_offsets.OffsetQuery,
-        answer=consumer_offsets.ConsumerOffset,
+        response=consumer_offsets.ConsumerOffset,
     ),
     Operation(
         name="store_consumer_offset",
@@ -445,7 +445,7 @@ _GROUPS = (
         summary="List the consumer groups of a topic",
         subject="consumer groups",
         handler=consumer_groups.get_groups,
-        answer=list[consumer_groups.ConsumerGroup],
+        response=list[consumer_groups.ConsumerGroup],
         catalogue=True,
     ),
     Operation(
@@ -457,7 +457,7 @@ _GROUPS = (
         handler=consumer_groups.create_group,
         body=consumer_groups.NewConsumerGroup,
         status=CREATED,
-        answer=consumer_groups.ConsumerGroupDetails,
+        response=consumer_groups.ConsumerGroupDetails,
     ),
     Operation(
         name="get_consumer_group",
@@ -466,7 +466,7 @@ _GROUPS = (
         summary="Get a consumer group and its members",
         subject="consumer groups",
         handler=consumer_groups.get_group,
-        answer=consumer_groups.ConsumerGroupDetails,
+        response=consumer_groups.ConsumerGroupDetails,
         catalogue=True,
     ),
     Operation(
@@ -487,7 +487,7 @@ _GROUPS = (
         handler=leases.take_lease,
         query=leases.LeaseQuery,
         status=CREATED,
-        answer=leases.LeaseDetails,
+        response=leases.LeaseDetails,
         refusals=((429, "Too many leases of the user, or of all users, exist"),),
     ),
     Operation(
@@ -497,7 +497,7 @@ _GROUPS = (
         summary="Get the partitions and the expiry of a lease",
         subject="leases",
         handler=leases.get_lease,
-        answer=leases.LeaseDetails,
+        response=leases.LeaseDetails,
         refusals=(_GONE,),
     ),
     Operation(
@@ -507,7 +507,7 @@ _GROUPS = (
         summary="Renew a lease without polling",
         subject="leases",
         handler=leases.renew_lease,
-        answer=leases.LeaseDetails,
+        response=leases.LeaseDetails,
         refusals=(_GONE,),
     ),
     Operation(
@@ -528,7 +528,7 @@ _GROUPS = (
         subject="leases",
         handler=leases.poll_with_lease,
         query=leases.LeasePollQuery,
-        answer=leases.LeasedMessages,
+        response=leases.LeasedMessages,
         refusals=(_GONE,),
     ),
     Operation(
@@ -539,7 +539,7 @@ _GROUPS = (
         subject="leases",
         handler=leases.commit_with_lease,
         body=leases.LeaseCommit,
-        answer=leases.LeaseDetails,
+        response=leases.LeaseDetails,
         refusals=((409, "The generation of the group has changed"), _GONE),
     ),
 )
@@ -553,7 +553,7 @@ _USERS = (
         subject="users",
         handler=logins.make_ticket,
         status=CREATED,
-        answer=logins.TicketDetails,
+        response=logins.TicketDetails,
     ),
     Operation(
         name="get_users",
@@ -562,7 +562,7 @@ _USERS = (
         summary="List all users",
         subject="users",
         handler=users.get_users,
-        answer=list[users.User],
+        response=list[users.User],
         catalogue=True,
     ),
     Operation(
@@ -573,7 +573,7 @@ _USERS = (
         subject="users",
         handler=users.create_user,
         body=users.NewUser,
-        answer=users.UserDetails,
+        response=users.UserDetails,
     ),
     Operation(
         name="get_me",
@@ -582,7 +582,7 @@ _USERS = (
         summary="Get the user of the token",
         subject="users",
         handler=users.get_me,
-        answer=users.UserDetails,
+        response=users.UserDetails,
         catalogue=True,
     ),
     Operation(
@@ -592,7 +592,7 @@ _USERS = (
         summary="Get a user and their permissions",
         subject="users",
         handler=users.get_user,
-        answer=users.UserDetails,
+        response=users.UserDetails,
         catalogue=True,
     ),
     Operation(
@@ -666,7 +666,7 @@ _ACCESS = (
         handler=logins.log_in,
         public=True,
         body=logins.Login,
-        answer=logins.Identity,
+        response=logins.Identity,
     ),
     Operation(
         name="log_out",
@@ -687,7 +687,7 @@ _ACCESS = (
         handler=logins.refresh,
         public=True,
         body=logins.TokenBody,
-        answer=logins.Identity,
+        response=logins.Identity,
     ),
     Operation(
         name="get_personal_access_tokens",
@@ -696,7 +696,7 @@ _ACCESS = (
         summary="List the personal access tokens of the user of the token",
         subject="access",
         handler=personal_tokens.get_tokens,
-        answer=list[personal_tokens.PersonalAccessToken],
+        response=list[personal_tokens.PersonalAccessToken],
         catalogue=True,
     ),
     Operation(
@@ -707,7 +707,7 @@ _ACCESS = (
         subject="access",
         handler=personal_tokens.create_token,
         body=personal_tokens.NewPersonalAccessToken,
-        answer=personal_tokens.RawToken,
+        response=personal_tokens.RawToken,
     ),
     Operation(
         name="delete_personal_access_token",
@@ -727,7 +727,7 @@ _ACCESS = (
         handler=logins.log_in_with_token,
         public=True,
         body=logins.TokenBody,
-        answer=logins.Identity,
+        response=logins.Identity,
     ),
 )
 

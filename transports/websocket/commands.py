@@ -132,11 +132,11 @@ def _own(name: str, handler: Any, of: str = "{stream}/{topic}/{group}", **more: 
 
 
 OWN: Sequence[Operation] = (
-    _own("get_session", get_session, "", answer=system.ClientDetails),
+    _own("get_session", get_session, "", response=system.ClientDetails),
     _own("join_consumer_group", join_group),
     _own("leave_consumer_group", leave_group),
-    _own("sync_consumer_group", sync_group, answer=Assignment),
-    _own("poll_consumer_group", poll_group, query=GroupPollQuery, answer=PolledMessages),
+    _own("sync_consumer_group", sync_group, response=Assignment),
+    _own("poll_consumer_group", poll_group, query=GroupPollQuery, response=PolledMessages),
     _own("commit_consumer_group", commit_group, body=GroupCommit),
 )
 
@@ -260,7 +260,7 @@ async def _answer(command: Command, call: Call) -> bytes:
         return _embedded(found.body, dict(found.headers).get(b"content-type", JSON[1]))
     if isinstance(found, Response):
         return _embedded(bytes(found.body), found.headers.get("content-type", "text/plain").encode())
-    if found is None and command.operation.answer is not None:
+    if found is None and command.operation.response is not None:
         raise not_found()
     return NULL if found is None else _encode(found)
 

@@ -21,14 +21,14 @@ import xxhash
 from msgspec import Meta
 
 from whippet.app.errors import Code, CommandError
-from whippet.storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
+from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES, Frames, Limits
 from whippet.transports.http.forms import request_bodies, user_headers
 from whippet.transports.http.forms.field_types import base64_of
 from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.forms.request_bodies import unprocessable
 from whippet.transports.wire.classic import batching
-from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain
-from whippet.transports.wire.classic.message import frame_type, rows, uniform_checksums
+from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain, finished, random_uuids, with_ids
+from whippet.transports.wire.classic.message import counting, frame_type, rows, uniform_checksums
 
 FEW_MESSAGES = 12
 SURROUNDING_BYTES_MAX = 4096
@@ -111,7 +111,6 @@ _HEAD_TYPE = np.dtype(
 )
 """The header of a frame after its checksum."""
 _HEAD_ITEM = f"V{_HEAD_TYPE.itemsize}"
-_COUNTING = np.arange(1024, dtype=np.uint32)
 _U64_MAX = 2**64 - 1
 _hash = xxhash.xxh3_64_intdigest
 
@@ -226,21 +225,14 @@ def _uniform(payloads: Sequence[bytes], ids: list[int] | None, now_us: int) -> M
         b"".join(payloads), 0, count, length, length
     )
     frames = np.ndarray((count,), dtype=frame_type(stride), buffer=batch, offset=HEADER_BYTES)
-    frames["id_low"], frames["id_high"] = _random_ids(count) if ids is None else _ids(ids)
-    frames["delta"] = _counting(count)
+    frames["id_low"], frames["id_high"] = random_uuids(count, os.urandom) if ids is None else _ids(ids)
+    frames["delta"] = counting(count)
     frames["payload"] = length
     for name in ("time", "headers", "reserved"):
         frames[name] = 0
     found = uniform_checksums(batch, HEADER_BYTES, count, stride)
     frames["checksum"] = found
-    checksums = found.tobytes()
-    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
-    stamp(batch, *UNPLACED, checksums)
-    return Made(batch, Checked(count, stride, checksums))
-
-
-def _counting(count: int) -> Any:
-    return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.uint32)
+    return finished(batch, now_us, count, stride, found.tobytes(), UNPLACED)
 
 
 def _many(
@@ -248,8 +240,8 @@ def _many(
 ) -> Made:
     count = len(payloads)
     heads = np.zeros(count, dtype=_HEAD_TYPE)
-    heads["id_low"], heads["id_high"] = _random_ids(count) if ids is None else _ids(ids)
-    heads["delta"] = _counting(count)
+    heads["id_low"], heads["id_high"] = random_uuids(count, os.urandom) if ids is None else _ids(ids)
+    heads["delta"] = counting(count)
     heads["payload"] = lengths
     texts: list[bytes] = heads.view(_HEAD_ITEM).tolist()
     if blocks is None:
@@ -261,9 +253,7 @@ def _many(
     checksums = struct.pack(f"<{count}Q", *map(_hash, hashed))
     each: list[bytes] = np.frombuffer(checksums, dtype="V8").tolist()
     batch = bytearray().join(chain((_NO_HEADER,), chain.from_iterable(zip(each, hashed, strict=True))))
-    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
-    stamp(batch, *UNPLACED, checksums)
-    return Made(batch, Checked(count, _frames(heads), checksums))
+    return finished(batch, now_us, count, _frames(heads), checksums, UNPLACED)
 
 
 _NO_HEADER = bytes(HEADER_BYTES)
@@ -278,25 +268,11 @@ def _frames(heads: Any) -> Frames:
     return positions
 
 
-_KEPT = (0xFF0F_FFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF_FF3F)
-_VERSION_4 = (0x0040_0000_0000_0000, 0x80)
-
-
-def _random_ids(count: int) -> tuple[Any, Any]:
-    """Generates UUIDs of version 4, like the SDKs."""
-    random = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2)
-    low, high = (random[:, i] & np.uint64(_KEPT[i]) | np.uint64(_VERSION_4[i]) for i in range(2))
-    return low, high
-
-
 def _ids(ids: list[int]) -> tuple[Any, Any]:
     low = np.array([identity & _U64_MAX for identity in ids], dtype="<u8")
     high = np.array([identity >> 64 for identity in ids], dtype="<u8")
     nameless = (low | high) == 0
-    if nameless.any():
-        random_low, random_high = _random_ids(len(ids))
-        low, high = np.where(nameless, random_low, low), np.where(nameless, random_high, high)
-    return low, high
+    return with_ids(low, high, nameless, os.urandom) if nameless.any() else (low, high)
 
 
 assert _HEAD_TYPE.itemsize == FRAME_BYTES - 8

@@ -97,9 +97,9 @@ async def poll(call: Call) -> HttpResponse:
     body = await poll_formats.encode_json(call, found.polled)
     context = msgspec.json.encode(Context(found.incarnation, NO_OWNER, found.metadata_op))
     # In front of the other members, because the messages are encoded already.
-    answer = HttpResponse(HTTPStatus.OK, b'{"context":' + context + b"," + body[1:], (JSON, VIEW, NO_STORE))
-    turn.hold(len(answer.body))
-    return answer
+    response = HttpResponse(HTTPStatus.OK, b'{"context":' + context + b"," + body[1:], (JSON, VIEW, NO_STORE))
+    turn.hold(len(response.body))
+    return response
 
 
 async def _until_over(call: Call, wait: LongPoll) -> None:

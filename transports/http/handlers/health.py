@@ -1,7 +1,7 @@
-"""Is it alive, is it ready: for those who start, stop and send traffic to servers. Nobody needs a token to ask.
+"""Health checks, for orchestrators and load balancers. They need no token.
 
-Alive is who answers at all. Ready is who serves everything; until then, and again while it stops, the answer says how
-far it has come. `Front` answers the same while there is nothing else yet.
+A server is alive if it responds at all. It is ready if it serves everything; before that, and again while it stops, the
+response contains its progress. serving/startup.py returns the same until the store is open.
 """
 
 from __future__ import annotations

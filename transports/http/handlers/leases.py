@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import requests, responses
 from whippet.app.commands.registry import execute
@@ -24,9 +23,8 @@ from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLease
 from whippet.transports.http.errors import RETRY_AFTER, Refused
 from whippet.transports.http.forms.batch_decoder import PolledMessage, decode_messages
 from whippet.transports.http.forms.field_types import U32, U64, Period, check_u64
-from whippet.transports.http.forms.parameters import alias_of, refuse_both
 from whippet.transports.http.forms.responses import JSON, NO_STORE, VIEW, HttpResponse
-from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, Kind, Start, check_start, strategy_of
+from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, StartQuery, strategy_of
 from whippet.transports.http.operation import Call
 
 ATTEMPTS_MAX = 64
@@ -66,28 +64,8 @@ class LeaseQuery(msgspec.Struct, frozen=True):
     """Such as `30s`; the default of the server if absent."""
 
 
-class LeasePollQuery(msgspec.Struct, frozen=True):
-    partition_id: U32 | UnsetType = UNSET
-    """If absent, the lease's partitions that have messages take turns."""
-    partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
-    kind: Kind | UnsetType = UNSET
-    """Where to begin; `next` if absent."""
-    value: U64 | UnsetType = UNSET
-    """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
-    start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
-    """For the beginnings that need no value."""
-    count: U32 = 10
-    auto_commit: Literal["true", "false"] = "false"
-
-    def __post_init__(self) -> None:
-        check_u64(None if self.value is UNSET else self.value)
-        refuse_both("partition_id", self.partition_id, "partition", self.partition)
-        check_start(self.kind, self.value, self.start)
-
-    @property
-    def number(self) -> int | None:
-        given = self.partition if self.partition_id is UNSET else self.partition_id
-        return None if given is UNSET else given
+class LeasePollQuery(StartQuery, frozen=True):
+    """Polls the lease's partitions in turn, from `kind=next`, if these are absent."""
 
 
 class LeaseCommit(msgspec.Struct, frozen=True):

@@ -87,21 +87,19 @@ Kind = Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l
 Start = Literal["first", "last", "next"]
 
 
-class PollQuery(msgspec.Struct, frozen=True):
-    consumer_id: Name = "1"
+class StartQuery(msgspec.Struct, frozen=True):
+    """Which messages of which partition to poll."""
+
     partition_id: U32 | UnsetType = UNSET
-    """Partition 0 if absent."""
     partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
-    """Where to start; `offset` if absent."""
+    """Where to start; the operation has a default."""
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
     start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
     """For the kinds that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
-    wait: Period = ""
-    """How long to wait for messages if there are none, such as `20s`; then the response is empty."""
 
     def __post_init__(self) -> None:
         check_u64(None if self.value is UNSET else self.value)
@@ -109,9 +107,17 @@ class PollQuery(msgspec.Struct, frozen=True):
         check_start(self.kind, self.value, self.start)
 
     @property
-    def number(self) -> int:
+    def number(self) -> int | None:
         given = self.partition if self.partition_id is UNSET else self.partition_id
-        return 0 if given is UNSET else given
+        return None if given is UNSET else given
+
+
+class PollQuery(StartQuery, frozen=True):
+    """Polls partition 0, from `kind=offset`, if these are absent."""
+
+    consumer_id: Name = "1"
+    wait: Period = ""
+    """How long to wait for messages if there are none, such as `20s`; then the response is empty."""
 
 
 def check_start(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
@@ -253,7 +259,7 @@ async def poll_messages(call: Call) -> HttpResponse:
         Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
         call.stream,
         call.topic,
-        query.number,
+        query.number or 0,
         strategy_of(query.kind, query.value, query.start, "offset"),
         min(query.count, answer_bytes // FRAME_JSON_BYTES) if is_json else query.count,
         # A HEAD request reads no messages.
@@ -262,9 +268,9 @@ async def poll_messages(call: Call) -> HttpResponse:
     )
     seconds = long_polls.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
     polled = await (long_polls.poll(call, request, seconds) if seconds and not call.is_head else call.poll(request))
-    answer = await poll_formats.encode_response(call, form, polled)
-    call.response_reservation().hold(len(answer.body))
-    return answer
+    response = await poll_formats.encode_response(call, form, polled)
+    call.response_reservation().hold(len(response.body))
+    return response
 
 
 class FlushQuery(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""GET /metrics: the numbers of app/telemetry/metrics.py, for Prometheus, or as OpenMetrics if it asks for that.
+"""GET /metrics: the metrics of app/telemetry/metrics.py, in the format of Prometheus or as OpenMetrics.
 
-They are public unless the configuration says otherwise, so asking often must not cost much: who asks while they are
-being made gets the same ones, and what took long to make is handed out for ten times as long.
+They are public by default, so frequent scrapes must be cheap: concurrent scrapes share one rendering, and metrics that
+took long are cached for ten times as long.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ async def get_metrics(call: Call) -> HttpResponse:
     as_openmetrics = b"application/openmetrics-text" in headers.get(b"accept", b"")
     text = await call.api.scrapes.text(call, as_openmetrics=as_openmetrics)
     kind = metrics.OPENMETRICS_TYPE if as_openmetrics else metrics.TEXT_TYPE
-    answer = HttpResponse(HTTPStatus.OK, text, ((b"content-type", kind.encode()), NO_STORE, (b"vary", b"accept")))
-    return await compress(answer, headers.get(b"accept-encoding"))
+    response = HttpResponse(HTTPStatus.OK, text, ((b"content-type", kind.encode()), NO_STORE, (b"vary", b"accept")))
+    return await compress(response, headers.get(b"accept-encoding"))

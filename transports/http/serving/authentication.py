@@ -65,8 +65,8 @@ def _of_personal_token(api: Api, text: str) -> Caller | None:
         return None
 
 
-def with_challenge(answer: HttpResponse) -> HttpResponse:
+def with_challenge(response: HttpResponse) -> HttpResponse:
     """Adds the challenge that a 401 must have."""
-    if answer.status != HTTPStatus.UNAUTHORIZED:
-        return answer
-    return HttpResponse(answer.status, answer.body, (*answer.headers, CHALLENGE))
+    if response.status != HTTPStatus.UNAUTHORIZED:
+        return response
+    return HttpResponse(response.status, response.body, (*response.headers, CHALLENGE))

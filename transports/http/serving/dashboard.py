@@ -77,8 +77,8 @@ class Dashboard:
         if found is None:
             return refusal_response(not_found())
         headers = dict(scope["headers"])
-        answer = with_etag(found, headers.get(b"if-none-match"))
-        return await compress(answer, headers.get(b"accept-encoding"))
+        response = with_etag(found, headers.get(b"if-none-match"))
+        return await compress(response, headers.get(b"accept-encoding"))
 
 
 _REDIRECT = HttpResponse(

@@ -65,23 +65,23 @@ class Endpoint:
         call = Call(self._api, self.operation, scope, receive, session)
         try:
             try:
-                answer = await self._respond(call)
+                response = await self._respond(call)
             except Refused as refused:
-                answer = refusal_response(refused)
+                response = refusal_response(refused)
             except CommandError as refused:
-                answer = authentication.with_challenge(command_error_response(refused))
+                response = authentication.with_challenge(command_error_response(refused))
             except ClientDisconnect:
                 return
             except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
                 _log.exception("%s: %s failed because of a defect", peer(scope), self.operation.name)
-                answer = bug_response()
-            if isinstance(answer, Response):
-                await answer(scope, receive, send)
+                response = bug_response()
+            if isinstance(response, Response):
+                await response(scope, receive, send)
             else:
-                if len(answer.body) > FREE_BYTES:
+                if len(response.body) > FREE_BYTES:
                     # It may have to wait until the client has read earlier responses.
-                    call.response_reservation().hold(len(answer.body))
-                await send_response(answer, send)
+                    call.response_reservation().hold(len(response.body))
+                await send_response(response, send)
             if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
                 # The transport has buffered the response, but the client has not read it.
                 call.response_reservation().hold(connection.unsent_bytes)
@@ -116,10 +116,8 @@ class Endpoint:
 
     async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
         headers, limit = call.headers, self._body_limit
-        announced, coding = (
-            _announced_length(call.scope, headers),
-            decompression.find_coding(headers.get(b"content-encoding")),
-        )
+        announced = _announced_length(call.scope, headers)
+        coding = decompression.find_coding(headers.get(b"content-encoding"))
         media = request_bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         is_readable = form is not None or request_bodies.is_json(media)
@@ -152,14 +150,14 @@ class Endpoint:
 
     async def _encode_response(self, result: Any, headers: dict[bytes, bytes]) -> HttpResponse:
         operation = self.operation
-        if operation.answer is None:
+        if operation.response is None:
             return HttpResponse(operation.status, b"", (VIEW,))
         if result is None:
             raise not_found()
-        answer = HttpResponse(operation.status, _encode(result), self._headers)
+        response = HttpResponse(operation.status, _encode(result), self._headers)
         if operation.catalogue:
-            answer = with_etag(answer, headers.get(b"if-none-match"))
-        return await compress(answer, headers.get(b"accept-encoding"))
+            response = with_etag(response, headers.get(b"if-none-match"))
+        return await compress(response, headers.get(b"accept-encoding"))
 
 
 class CatalogueQuery(msgspec.Struct, frozen=True):

@@ -118,16 +118,16 @@ class Tail:
                 await writer.write(piece.content)
                 self._hold(writer.unsent_bytes)
                 if isinstance(writer, ConnectionWriter):
-                    await self._stay(writer, feed, cursor)
+                    await self._follow(writer, feed, cursor)
         finally:
             self._tails.feeds.leave(name, feed)
 
-    async def _stay(self, writer: ConnectionWriter, feed: SharedFeed[bytes], cursor: Cursor) -> None:
+    async def _follow(self, writer: ConnectionWriter, feed: SharedFeed[bytes], cursor: Cursor) -> None:
         """Serves a client that keeps up: a piece costs a call, and no turn of the event loop."""
-        push, note = writer.push, self._advance
+        push, advance = writer.push, self._advance
 
         def take(piece: Piece[bytes]) -> int | None:
-            note(piece)
+            advance(piece)
             return len(piece.content) if push(piece.content) else None
 
         await feed.follow(cursor, take)
@@ -160,8 +160,6 @@ class Tail:
         data = msgspec.json.encode({"code": code, "reason": reason, "cursor": last.decode(), "last_offsets": offsets})
         event = b"id: %b\nevent: end\ndata: %b\n\n" % (last, data)
         await send({"type": "http.response.body", "body": event, "more_body": False})
-
-    # --------------------------------------------------------------------------------------------- ending
 
     def end(self, code: str, reason: str) -> None:
         if self._ending is None and self._task is not None:

@@ -464,10 +464,10 @@ class Protocol(HttpToolsProtocol):
 
 
 def _encode_refusal(refused: Refused) -> bytes:
-    answer = refusal_response(refused)
-    lines = [STATUS_LINE[answer.status], b"content-length: %d\r\n" % len(answer.body), b"connection: close\r\n"]
-    lines += [b"%s: %s\r\n" % header for header in answer.headers]
-    return b"".join((*lines, b"\r\n", answer.body))
+    response = refusal_response(refused)
+    lines = [STATUS_LINE[response.status], b"content-length: %d\r\n" % len(response.body), b"connection: close\r\n"]
+    lines += [b"%s: %s\r\n" % header for header in response.headers]
+    return b"".join((*lines, b"\r\n", response.body))
 
 
 def _cause(error: Exception) -> str:

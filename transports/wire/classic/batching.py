@@ -179,7 +179,7 @@ def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Ma
     batch = bytearray().join((_NO_HEADER, frame, body, headers))
     found = CHECKSUM.pack(checksum_of(memoryview(batch)[HEADER_BYTES + 8 :]))
     batch[HEADER_BYTES : HEADER_BYTES + 8] = found
-    return _finished(batch, origin, 1, len(batch) - HEADER_BYTES, found, place)
+    return finished(batch, origin, 1, len(batch) - HEADER_BYTES, found, place)
 
 
 def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
@@ -201,7 +201,7 @@ def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomByte
         found.append(digest)
         positions.append(end)
         position = end
-    return _finished(batch, lowest, len(messages), positions, b"".join(found), place)
+    return finished(batch, lowest, len(messages), positions, b"".join(found), place)
 
 
 _NO_HEADER = bytes(HEADER_BYTES)
@@ -214,7 +214,7 @@ def _uuid(random: bytes) -> bytes:
     return bytes(octets)
 
 
-def _finished(batch: Writable, origin: int, count: int, frames: Frames, found: bytes, place: Place) -> Made:
+def finished(batch: Writable, origin: int, count: int, frames: Frames, found: bytes, place: Place) -> Made:
     HEADER.pack_into(batch, 0, *place, origin, len(batch), 0, count)
     stamp(batch, *place, found)
     return Made(batch, Checked(count, frames, found))
@@ -238,7 +238,7 @@ def _uniform(
     _fill(frames, heads, lowest, random_bytes)
     found = uniform_checksums(batch, HEADER_BYTES, count, frame)
     frames["checksum"] = found
-    return _finished(batch, lowest, count, frame, found.tobytes(), place)
+    return finished(batch, lowest, count, frame, found.tobytes(), place)
 
 
 def _mixed(
@@ -263,7 +263,7 @@ def _mixed(
     bounds = [*positions.tolist(), len(batch)]
     found = checksums(batch, positions, bounds[1:])
     windows(batch, 8)[positions] = found.view("V8")
-    return _finished(batch, lowest, count, array("I", bounds), found.tobytes(), place)
+    return finished(batch, lowest, count, array("I", bounds), found.tobytes(), place)
 
 
 def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | None) -> None:
@@ -271,7 +271,7 @@ def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | 
     low, high = heads["id_low"], heads["id_high"]
     nameless = (low | high) == 0
     if random_bytes and nameless.any():
-        low, high = _with_ids(low, high, nameless, random_bytes)
+        low, high = with_ids(low, high, nameless, random_bytes)
     frames["id_low"] = low
     frames["id_high"] = high
     frames["delta"] = counting(len(heads))
@@ -284,10 +284,16 @@ _KEPT = (np.uint64(0xFF0F_FFFF_FFFF_FFFF), np.uint64(0xFFFF_FFFF_FFFF_FF3F))
 _VERSION_4 = (np.uint64(0x0040_0000_0000_0000), np.uint64(0x80))
 
 
-def _with_ids(low: Array, high: Array, nameless: Array, random_bytes: RandomBytes) -> tuple[Array, Array]:
-    count = int(np.count_nonzero(nameless))
+def random_uuids(count: int, random_bytes: RandomBytes) -> tuple[Array, Array]:
+    """Generates UUIDs of version 4, as lower and upper halves."""
     random = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(count, 2)
-    new_low, new_high = (random[:, i] & _KEPT[i] | _VERSION_4[i] for i in range(2))
+    low, high = (random[:, i] & _KEPT[i] | _VERSION_4[i] for i in range(2))
+    return low, high
+
+
+def with_ids(low: Array, high: Array, nameless: Array, random_bytes: RandomBytes) -> tuple[Array, Array]:
+    count = int(np.count_nonzero(nameless))
+    new_low, new_high = random_uuids(count, random_bytes)
     if count == len(low):
         return new_low, new_high
     low, high = low.copy(), high.copy()
