@@ -40,7 +40,7 @@ async def segments(person: Person) -> tuple[int, int]:
     return topic.partitions[0].segments_count, stats.segments_count
 
 
-async def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
+async def test_expired_segments_are_deleted_and_the_sizes_follow(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024) as here:
         root = await here.root()
         await make_topic(root, message_expiry=10 * SECOND)
@@ -55,7 +55,7 @@ async def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
         assert (await root.ask(requests.GetStats())).messages_count == 0
 
 
-async def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(tmp_path: Path) -> None:
+async def test_changed_limits_of_a_topic_apply_from_the_next_round_on(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024) as here:
         root = await here.root()
         await make_topic(root)
@@ -74,7 +74,7 @@ async def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(t
         assert await segments(root) == (1, 1)
 
 
-async def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> None:
+async def test_a_segment_with_uncommitted_messages_is_kept(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024) as here:
         root = await here.root()
         await make_topic(root, message_expiry=SECOND)
@@ -88,7 +88,7 @@ async def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> Non
         assert await segments(root) == (2, 2)
 
 
-async def test_where_full_topics_refuse_messages_none_is_deleted_for_its_size_but_expired_ones_are(
+async def test_if_full_topics_refuse_sends_only_expired_segments_are_deleted(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as here:
@@ -107,7 +107,7 @@ async def test_where_full_topics_refuse_messages_none_is_deleted_for_its_size_bu
         await send(root, 1)
 
 
-async def test_a_request_of_several_batches_for_which_there_is_no_room_is_refused_as_a_whole(tmp_path: Path) -> None:
+async def test_several_batches_that_do_not_fit_are_refused_as_a_whole(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as here:
         root = await here.root()
         await make_topic(root, max_topic_size=1500)
@@ -118,7 +118,7 @@ async def test_a_request_of_several_batches_for_which_there_is_no_room_is_refuse
         await send(root, 1)
 
 
-async def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
+async def test_a_topic_without_limits_keeps_everything(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024) as here:
         root = await here.root()
         await make_topic(root)
@@ -128,7 +128,7 @@ async def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
         assert await segments(root) == (4, 4)
 
 
-async def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_path: Path) -> None:
+async def test_a_silent_client_loses_its_groups_and_its_next_command_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         silent, lively = await here.root(), await here.root()
         await make_group(silent)
@@ -146,7 +146,7 @@ async def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_p
         assert await lively.ask(requests.GetStreams())
 
 
-async def test_a_silent_client_without_a_group_is_left_alone(tmp_path: Path) -> None:
+async def test_a_silent_client_without_a_group_is_not_evicted(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         silent = await here.root()
         await make_group(silent)
@@ -169,7 +169,7 @@ async def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: 
         await root.ask(requests.CreatePersonalAccessToken("ci token", 0))
 
 
-async def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_chore_that_fails_runs_again(caplog: pytest.LogCaptureFixture) -> None:
     rounds = 0
 
     with caplog.at_level(logging.ERROR):
@@ -190,7 +190,7 @@ async def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptu
     assert "failed; the next round runs as usual" in caplog.text
 
 
-async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_back(tmp_path: Path) -> None:
+async def test_cached_responses_expire_if_the_client_does_not_return(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         caches = here.gateway.replay_caches
         client = caches.register(bytes(16), "mark", 1, frozenset())
@@ -207,7 +207,7 @@ async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_bac
         assert not caches._away
 
 
-async def test_a_certificate_that_expires_while_the_server_runs_is_said_again(
+async def test_a_certificate_that_expires_at_run_time_is_reported_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as here:

@@ -11,7 +11,7 @@ from whippet.app.config.listeners import Http, Metrics, Tcp, Websocket
 from whippet.app.open_files import OTHER, fitted, needed
 
 
-def test_every_listener_counts() -> None:
+def test_the_connections_of_every_listener_are_counted() -> None:
     config = Config()
     binary, http = config.system.limits.connections, config.http.limits.connections
     files = config.system.limits.open_files + OTHER
@@ -26,7 +26,7 @@ def test_every_listener_counts() -> None:
 
 
 @pytest.mark.parametrize("allowed", [500, 1000, 10_000, 40_000])
-def test_what_does_not_fit_is_lowered_until_it_does(allowed: int) -> None:
+def test_limits_that_do_not_fit_are_lowered(allowed: int) -> None:
     config, said = fitted(Config(), allowed)
     assert needed(config) <= allowed
     assert needed(config) > 0.9 * allowed
@@ -35,11 +35,11 @@ def test_what_does_not_fit_is_lowered_until_it_does(allowed: int) -> None:
     assert f"system.limits.connections = 16384 counts as {config.system.limits.connections}," in said
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_limits_that_fit_are_kept() -> None:
     assert fitted(Config(), needed(Config())) == (Config(), None)
 
 
-def test_with_nearly_nothing_there_is_still_something() -> None:
+def test_even_with_very_few_files_every_limit_stays_positive() -> None:
     config, _ = fitted(Config(), 10)
     assert (config.system.limits.connections, config.http.limits.connections) == (1, 1)
     config, _ = fitted(Config(), 48)

@@ -27,7 +27,7 @@ async def lags(made: Reading) -> dict[str, int]:
     return {group.name: group.lag for group in topic.consumer_groups}
 
 
-async def test_groups_lag_by_what_is_there_and_they_have_not_committed(tmp_path: Path) -> None:
+async def test_the_lag_of_a_group_is_what_it_has_not_committed(tmp_path: Path) -> None:
     async with reading(tmp_path, 3) as made:
         await made.fill(10)
         for name in ("none", "some"):
@@ -44,7 +44,9 @@ async def test_groups_lag_by_what_is_there_and_they_have_not_committed(tmp_path:
         assert await lags(made) == {"g": 0, "none": 0, "some": 0}
 
 
-async def test_a_large_catalogue_is_looked_at_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_catalogue_is_measured_over_several_iterations_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rates, "TOGETHER", 10)
     rating, counting = rates._partition, rates._Count
     async with reading(tmp_path, 100) as made:
@@ -67,7 +69,7 @@ async def test_a_large_catalogue_is_looked_at_in_many_turns(tmp_path: Path, monk
         assert max(counted.done.values()) <= 10
 
 
-async def test_what_many_hear_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sample_for_many_subscribers_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[Any] = []
     encode = msgspec.json.Encoder().encode
 

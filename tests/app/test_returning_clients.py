@@ -22,7 +22,7 @@ def clients(tmp_path: Path, clock: Clock) -> ReturningClients:
     return ReturningClients(str(tmp_path), clock)
 
 
-def test_a_client_is_expected_while_it_is_here_and_for_a_while_after(clients: ReturningClients, clock: Clock) -> None:
+def test_a_client_is_expected_while_connected_and_for_a_while_after(clients: ReturningClients, clock: Clock) -> None:
     assert not clients.expects(WHO)
     clients.arrived(WHO)
     clients.arrived(WHO)
@@ -37,7 +37,7 @@ def test_a_client_is_expected_while_it_is_here_and_for_a_while_after(clients: Re
     assert not clients.expects(OTHER)
 
 
-def test_who_was_here_is_expected_after_a_restart_for_as_long(
+def test_a_client_is_expected_for_as_long_after_a_restart(
     clients: ReturningClients, tmp_path: Path, clock: Clock
 ) -> None:
     clients.arrived(WHO)
@@ -50,7 +50,7 @@ def test_who_was_here_is_expected_after_a_restart_for_as_long(
     assert not after.expects(WHO)
 
 
-def test_who_does_not_return_is_forgotten_when_the_next_one_comes(
+def test_a_client_that_does_not_return_is_forgotten_when_the_next_one_arrives(
     clients: ReturningClients, tmp_path: Path, clock: Clock
 ) -> None:
     clients.arrived(WHO)
@@ -62,7 +62,7 @@ def test_who_does_not_return_is_forgotten_when_the_next_one_comes(
     assert not after.expects(WHO)
 
 
-def test_those_who_are_away_are_bounded_and_the_first_to_leave_is_forgotten(clients: ReturningClients) -> None:
+def test_the_number_of_absent_clients_is_limited(clients: ReturningClients) -> None:
     for number in range(AWAY_MAX + 1):
         clients._connections[f"{number}"] = 1
         clients.left(f"{number}")
@@ -71,9 +71,7 @@ def test_those_who_are_away_are_bounded_and_the_first_to_leave_is_forgotten(clie
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1}', b"\xff", b'["\xff"]'])
-def test_a_file_that_cannot_be_understood_counts_for_nothing_and_is_set_aside(
-    tmp_path: Path, clock: Clock, content: bytes
-) -> None:
+def test_an_invalid_file_is_ignored_and_set_aside(tmp_path: Path, clock: Clock, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
     clients = ReturningClients(str(tmp_path), clock)
     clients.arrived(WHO)
@@ -81,7 +79,7 @@ def test_a_file_that_cannot_be_understood_counts_for_nothing_and_is_set_aside(
     assert ReturningClients(str(tmp_path), clock).expects(WHO)
 
 
-def test_a_folder_that_cannot_be_written_is_no_harm(tmp_path: Path, clock: Clock) -> None:
+def test_an_unwritable_folder_does_no_harm(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "file").touch()
     clients = ReturningClients(str(tmp_path / "file"), clock)
     clients.arrived(WHO)

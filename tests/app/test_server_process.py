@@ -76,7 +76,7 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_gateway_answers_ping_stops_when_told_and_starts_again(start: Start, number: signal.Signals) -> None:
+def test_a_gateway_answers_ping_stops_on_a_signal_and_starts_again(start: Start, number: signal.Signals) -> None:
     for _ in range(2):
         gateway = start(fresh=True)
         assert gateway.ping() == "pong"
@@ -85,7 +85,7 @@ def test_a_gateway_answers_ping_stops_when_told_and_starts_again(start: Start, n
         assert "Traceback" not in str(gateway)
 
 
-def test_a_gateway_starts_after_the_one_before_was_killed(start: Start) -> None:
+def test_a_gateway_starts_after_a_kill(start: Start) -> None:
     killed = start()
     killed.address()
     killed.signal(signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_gateway_starts_after_the_one_before_was_killed(start: Start) -> None:
     assert start().ping() == "pong"
 
 
-def test_a_request_in_hand_is_finished_while_new_connections_are_refused(start: Start) -> None:
+def test_a_request_in_progress_is_finished_while_new_connections_are_refused(start: Start) -> None:
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
@@ -120,7 +120,7 @@ def until_refused(gateway: Gateway) -> None:
     pytest.fail(f"still accepts connections after {DEADLINE_S} s")
 
 
-def test_an_idle_connection_does_not_hold_up_the_stop(start: Start) -> None:
+def test_an_idle_connection_does_not_delay_the_stop(start: Start) -> None:
     gateway = start()
     with httpx.Client(trust_env=False) as kept_alive, gateway.connect():
         assert kept_alive.get(f"http://{gateway.address()}/ping").text == "pong"
@@ -128,7 +128,7 @@ def test_an_idle_connection_does_not_hold_up_the_stop(start: Start) -> None:
         assert gateway.end() == 0
 
 
-def test_a_second_signal_stops_at_once_with_1(start: Start) -> None:
+def test_a_second_signal_stops_immediately_with_exit_code_1(start: Start) -> None:
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
@@ -151,7 +151,7 @@ def test_a_signal_while_the_store_opens_stops_once_it_is_open(start: Start) -> N
     assert gateway.out == ["opening"]
 
 
-def test_a_second_gateway_on_the_same_folder_is_refused_and_the_first_serves_on(start: Start, folder: Path) -> None:
+def test_a_second_gateway_on_the_same_folder_is_refused(start: Start, folder: Path) -> None:
     first = start()
     first.address()
     second = start()
@@ -205,14 +205,14 @@ def test_an_invalid_setting_exits_with_code_2_and_one_line(start: Start) -> None
     assert gateway.err == [gateway.refusal()]
 
 
-def test_a_data_folder_that_cannot_be_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_an_unusable_data_folder_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     gateway = start(IGGY_SYSTEM_PATH=str(tmp_path / "file" / "data"))
     assert gateway.end() == 1
     assert str(tmp_path / "file") in gateway.refusal()
 
 
-def test_a_stop_that_could_not_write_everything_says_so_and_exits_with_1(start: Start) -> None:
+def test_a_stop_that_could_not_write_everything_exits_with_1(start: Start) -> None:
     gateway = start(BROKEN_CLOSING)
     gateway.address()
     gateway.signal(signal.SIGTERM)
@@ -221,14 +221,14 @@ def test_a_stop_that_could_not_write_everything_says_so_and_exits_with_1(start: 
     assert "Traceback" not in str(gateway)
 
 
-def test_an_error_nobody_expected_is_logged_with_its_trace_once(start: Start) -> None:
+def test_an_unexpected_error_is_logged_once_with_its_traceback(start: Start) -> None:
     gateway = start(BROKEN_OPENING)
     assert gateway.end() == 1
     assert gateway.err.count("Traceback (most recent call last):") == 1
     assert gateway.err.count("RuntimeError: nobody thought of this") == 1
 
 
-def test_a_bug_in_a_handler_is_answered_and_logged_once_with_its_trace_and_serving_goes_on(start: Start) -> None:
+def test_a_defect_in_a_handler_is_logged_once_and_the_server_goes_on(start: Start) -> None:
     gateway = start(BROKEN_ROUTE)
     assert gateway.get("/broken").status_code == 500
     assert gateway.ping() == "pong"
@@ -246,7 +246,7 @@ def test_a_bug_in_a_handler_is_answered_and_logged_once_with_its_trace_and_servi
         ("IGGY_TELEMETRY_ENABLED", "true"),
     ],
 )
-def test_a_setting_that_this_version_cannot_honour_is_refused_before_anything_is_touched(
+def test_an_unsupported_setting_is_refused_before_anything_is_touched(
     start: Start, folder: Path, setting: str, value: str
 ) -> None:
     gateway = start(**{setting: value})
@@ -256,7 +256,7 @@ def test_a_setting_that_this_version_cannot_honour_is_refused_before_anything_is
     assert not folder.exists()
 
 
-def test_a_setting_of_iggys_own_machinery_is_named_once_in_the_log(start: Start) -> None:
+def test_a_setting_without_effect_is_logged_once(start: Start) -> None:
     gateway = start(IGGY_TCP_SOCKET_MIGRATION="true", IGGY_SYSTEM_MEMORY_POOL_SIZE="1 GiB")
     assert gateway.ping() == "pong"
     for setting, key in (
@@ -266,7 +266,7 @@ def test_a_setting_of_iggys_own_machinery_is_named_once_in_the_log(start: Start)
         assert len([line for line in gateway.err if f"{setting}: {key} has no effect: " in line]) == 1
 
 
-def test_the_effective_address_is_written_where_iggys_tools_look(start: Start, folder: Path) -> None:
+def test_the_bound_address_is_written_where_iggys_tools_look(start: Start, folder: Path) -> None:
     gateway = start()
     address = gateway.address()
     written = tomllib.loads((folder / "runtime" / "current_config.toml").read_text())
@@ -274,7 +274,7 @@ def test_the_effective_address_is_written_where_iggys_tools_look(start: Start, f
     assert written["system"]["path"] == str(folder)
 
 
-def test_a_folder_for_it_that_cannot_be_made_does_not_prevent_a_start(start: Start, folder: Path) -> None:
+def test_an_unwritable_runtime_folder_does_not_prevent_a_start(start: Start, folder: Path) -> None:
     folder.mkdir()
     (folder / "runtime").touch()
     gateway = start()
@@ -282,28 +282,28 @@ def test_a_folder_for_it_that_cannot_be_made_does_not_prevent_a_start(start: Sta
     gateway.line("current_config.toml was not written: ")
 
 
-def test_the_banner_says_where_the_data_is_and_what_is_promised(start: Start, folder: Path) -> None:
+def test_the_banner_shows_the_data_folder_and_the_durability_level(start: Start, folder: Path) -> None:
     gateway = start(IGGY_SYSTEM_PARTITION_ENFORCE_FSYNC="true")
     gateway.line(r"stop  ")
     assert re.search(rf"data +{re.escape(str(folder))}$", gateway.line(r"data  .*").string)
     assert "power failure" in gateway.line(r"durability +synced: ").string
 
 
-def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secrets(start: Start) -> None:
+def test_the_configuration_is_printed_on_request_without_secrets(start: Start) -> None:
     gateway = start(IGGY_DISPLAY_CONFIG="1", IGGY_HTTP_JWT_ENCODING_SECRET="a-known-secret-of-more-than-32-bytes")
     gateway.line(r"stop  ")
     gateway.line(r"^encoding_secret += ")
     assert "a-known-secret-of-more-than-32-bytes" not in str(gateway)
 
 
-def test_without_a_listener_the_gateway_says_so_and_can_be_stopped(start: Start) -> None:
+def test_a_gateway_without_listeners_warns_and_can_be_stopped(start: Start) -> None:
     gateway = start(IGGY_HTTP_ENABLED="false", IGGY_TCP_ENABLED="false", IGGY_QUIC_ENABLED="false")
     gateway.line("every transport is disabled")
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0
 
 
-def test_answered_requests_leave_no_line_behind(start: Start) -> None:
+def test_successful_requests_are_not_logged(start: Start) -> None:
     gateway = start()
     gateway.ping()
     with gateway.connect() as client:
@@ -314,7 +314,7 @@ def test_answered_requests_leave_no_line_behind(start: Start) -> None:
     assert not [line for line in gateway.err if "/ping" in line or "uvicorn" in line]
 
 
-def test_the_log_goes_to_a_file_in_the_data_folder_too(start: Start, folder: Path) -> None:
+def test_the_log_is_also_written_to_a_file_in_the_data_folder(start: Start, folder: Path) -> None:
     gateway = start(IGGY_SYSTEM_MEMORY_POOL_SIZE="1 GiB", IGGY_SYSTEM_LOGGING_SYSINFO_PRINT_INTERVAL="1 ms")
     gateway.line(r"system: \d+ of \d+ MiB memory .*, connections: 0 http, 0 tcp, 0 quic, 0 websocket")
     gateway.signal(signal.SIGTERM)
@@ -325,16 +325,14 @@ def test_the_log_goes_to_a_file_in_the_data_folder_too(start: Start, folder: Pat
     assert written[-1].endswith("stopped")
 
 
-def test_without_log_files_there_are_none_and_a_refused_second_gateway_writes_into_none(
-    start: Start, folder: Path
-) -> None:
+def test_log_files_can_be_disabled_and_a_refused_start_writes_none(start: Start, folder: Path) -> None:
     first = start(IGGY_SYSTEM_LOGGING_FILE_ENABLED="false")
     first.address()
     assert start().end() == 1
     assert not (folder / "logs").exists()
 
 
-def test_a_folder_for_log_files_that_cannot_be_made_does_not_prevent_a_start(start: Start, folder: Path) -> None:
+def test_an_unwritable_log_folder_does_not_prevent_a_start(start: Start, folder: Path) -> None:
     folder.mkdir()
     (folder / "logs").touch()
     gateway = start()
@@ -342,7 +340,7 @@ def test_a_folder_for_log_files_that_cannot_be_made_does_not_prevent_a_start(sta
     gateway.line("the log is not written to files: ")
 
 
-def test_a_corrupt_byte_in_a_document_costs_only_what_the_document_says(start: Start, folder: Path) -> None:
+def test_a_corrupt_document_affects_only_what_it_describes(start: Start, folder: Path) -> None:
     root = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "root's password"}
     gateway = start(**root)
     with httpx.Client(trust_env=False, base_url=f"http://{gateway.address()}") as client:
@@ -384,7 +382,7 @@ def open_files_of(gateway: Gateway) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def test_all_files_that_the_hard_limit_allows_may_be_opened_but_those_kept_for_the_store(start: Start) -> None:
+def test_the_hard_limit_of_open_files_is_used_except_for_the_reserve(start: Start) -> None:
     gateway = start()
     gateway.address()
     soft, hard = open_files_of(gateway)
@@ -394,7 +392,7 @@ def test_all_files_that_the_hard_limit_allows_may_be_opened_but_those_kept_for_t
 FEW_FILES = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))\n"
 
 
-def test_limits_for_which_there_are_too_few_open_files_are_lowered_and_that_is_said(start: Start) -> None:
+def test_limits_are_lowered_with_a_warning_if_there_are_too_few_open_files(start: Start) -> None:
     gateway = start(FEW_FILES, IGGY_SYSTEM_LIMITS_CONNECTIONS="1000", IGGY_HTTP_LIMITS_CONNECTIONS="500")
     said = gateway.line(
         r"WARNING .* the operating system allows 960 open files .*system\.limits\.connections = 1000 counts as (\d+), "
@@ -404,7 +402,7 @@ def test_limits_for_which_there_are_too_few_open_files_are_lowered_and_that_is_s
     assert 2 * connections + over_http + files <= 960
 
 
-def test_limits_that_fit_are_left_as_they_are(start: Start) -> None:
+def test_limits_that_fit_into_the_open_files_are_kept(start: Start) -> None:
     few = {"SYSTEM_LIMITS_CONNECTIONS": "100", "HTTP_LIMITS_CONNECTIONS": "100", "SYSTEM_LIMITS_OPEN_FILES": "100"}
     gateway = start(FEW_FILES, **{f"IGGY_{name}": value for name, value in few.items()})
     assert gateway.ping() == "pong"

@@ -75,7 +75,7 @@ def configured(**variables: str) -> Config:
 
 
 @pytest.mark.parametrize("key", CHORES)
-async def test_chores_run_where_and_when_they_are_wanted(
+async def test_chores_run_at_their_configured_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     value, chore, interval = CHORES[key]
@@ -92,9 +92,7 @@ async def test_chores_run_where_and_when_they_are_wanted(
 
 
 @pytest.mark.parametrize("interval", [5.0, 50.0])
-async def test_clients_are_silent_after_the_interval_of_heartbeats_that_is_configured(
-    tmp_path: Path, interval: float
-) -> None:
+async def test_silent_clients_are_evicted_after_the_configured_interval(tmp_path: Path, interval: float) -> None:
     settings = configured(IGGY_HEARTBEAT_ENABLED="true", IGGY_HEARTBEAT_INTERVAL=f"{int(interval)} s")
     async with world(tmp_path, settings=settings) as made:
         session = Session(Transport.TCP, "10.0.0.1:1", made.clock(), lambda: None)
@@ -108,7 +106,7 @@ async def test_clients_are_silent_after_the_interval_of_heartbeats_that_is_confi
         assert len(made.gateway.sessions) == 0
 
 
-async def test_a_member_has_the_time_of_the_configuration_to_finish(tmp_path: Path) -> None:
+async def test_a_member_has_the_configured_time_to_commit(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         group = ConsumerGroup(rebalancing_timeout=7.0)
         made.gateway.config = msgspec.structs.replace(made.gateway.config, consumer_group=group)
@@ -121,7 +119,9 @@ async def test_a_member_has_the_time_of_the_configuration_to_finish(tmp_path: Pa
         assert payloads(await bert.poll())[0] == "2/0"
 
 
-async def test_a_user_has_as_many_tokens_as_are_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_has_at_most_the_configured_number_of_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(passwords, "Cost", lambda: CHEAP)
     config = configured(IGGY_PERSONAL_ACCESS_TOKEN_MAX_TOKENS_PER_USER="1")
     async with opened(tmp_path) as store:
@@ -135,7 +135,7 @@ async def test_a_user_has_as_many_tokens_as_are_configured(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("claims", [{"valid_issuers": ("somebody",)}, {"valid_audiences": ("somebody",)}])
-async def test_only_issuers_and_audiences_that_are_configured_are_believed(
+async def test_only_configured_issuers_and_audiences_are_trusted(
     tmp_path: Path, claims: dict[str, tuple[str, ...]]
 ) -> None:
     async with handed(tmp_path, JWT) as made:
@@ -149,7 +149,7 @@ async def test_only_issuers_and_audiences_that_are_configured_are_believed(
         assert await made.who(made.give()) == "root"
 
 
-async def test_a_ticket_has_to_be_used_in_the_time_of_the_configuration(tmp_path: Path) -> None:
+async def test_a_ticket_has_the_configured_lifetime(tmp_path: Path) -> None:
     async with calling(tmp_path, Http(readers=HttpReaders(ticket_time=7.0))) as made:
         for waited, is_good in ((7 * SECOND, True), (7 * SECOND + 1, False)):
             text, _ = made.api.tickets.issue(b"Bearer x", "mark")
@@ -157,7 +157,7 @@ async def test_a_ticket_has_to_be_used_in_the_time_of_the_configuration(tmp_path
             assert (made.api.tickets.redeem(text) is not None) is is_good
 
 
-async def test_other_origins_are_told_what_they_may_do_as_it_is_configured(tmp_path: Path) -> None:
+async def test_cors_headers_follow_the_configuration(tmp_path: Path) -> None:
     cors = HttpCors(
         allowed_origins=("https://ui.example",),
         allowed_methods=("GET", "PATCH"),
@@ -174,7 +174,7 @@ async def test_other_origins_are_told_what_they_may_do_as_it_is_configured(tmp_p
 
 
 @pytest.mark.parametrize(("message_header", "size"), [("56", 56), ("64", 64)])
-async def test_messages_have_the_header_that_is_configured_whatever_the_client_seems_to_be(
+async def test_messages_have_the_configured_header_for_every_client(
     tmp_path: Path, message_header: Any, size: int
 ) -> None:
     async with served(tmp_path, tcp=Tcp(message_header=message_header)) as made:
@@ -190,7 +190,7 @@ async def test_messages_have_the_header_that_is_configured_whatever_the_client_s
         assert [message.payload for message in parse(body[16:], size)] == [b"payload"]
 
 
-async def test_what_is_configured_for_quic_is_what_its_clients_are_told(tmp_path: Path) -> None:
+async def test_quic_clients_get_the_configured_transport_parameters(tmp_path: Path) -> None:
     wanted = {"receive_window": 300_000, "stream_receive_window": 90_000, "initial_mtu": 1_300}
     async with quic_served(tmp_path, quic=wanted) as made:
         client = await made.root()
@@ -202,7 +202,7 @@ async def test_what_is_configured_for_quic_is_what_its_clients_are_told(tmp_path
 
 
 @pytest.mark.parametrize(("interval", "pings"), [(30.0, 1), (50.0, 0), (0.0, 0)])
-async def test_a_silent_client_over_quic_is_pinged_as_often_as_is_configured(
+async def test_a_silent_quic_client_is_pinged_at_the_configured_interval(
     tmp_path: Path, interval: float, pings: int
 ) -> None:
     quic = {"keep_alive_interval": interval, "max_idle_timeout": 0.0}
@@ -215,7 +215,7 @@ async def test_a_silent_client_over_quic_is_pinged_as_often_as_is_configured(
         assert len(sent) == pings
 
 
-async def test_the_saver_writes_and_syncs_as_often_as_it_is_told(tmp_path: Path) -> None:
+async def test_the_saver_writes_and_syncs_at_the_configured_interval(tmp_path: Path) -> None:
     buffered: dict[str, Any] = {"durability": Durability.MEMORY, "messages_required_to_save": 1000}
     async with opened(tmp_path, saver_interval_s=0.001, **buffered) as store:
         (partition,) = await with_topic(store)
@@ -229,7 +229,7 @@ async def test_the_saver_writes_and_syncs_as_often_as_it_is_told(tmp_path: Path)
 
 
 @pytest.mark.parametrize("catalog_syncs", [True, False])
-async def test_a_change_of_the_catalogue_is_synced_if_that_is_wanted(tmp_path: Path, catalog_syncs: bool) -> None:
+async def test_changes_of_the_catalogue_are_synced_if_configured(tmp_path: Path, catalog_syncs: bool) -> None:
     class Counting(Files):
         syncs = 0
 
@@ -245,7 +245,7 @@ async def test_a_change_of_the_catalogue_is_synced_if_that_is_wanted(tmp_path: P
 
 
 @pytest.mark.parametrize(("index_cache", "budget"), [("all", float("inf")), ("open_segment", 500.0), ("none", 0.0)])
-async def test_indexes_are_cached_within_the_budget_that_is_configured(
+async def test_indexes_are_cached_within_the_configured_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_cache: Any, budget: float
 ) -> None:
     budgets: list[float] = []
@@ -262,7 +262,7 @@ async def test_indexes_are_cached_within_the_budget_that_is_configured(
     assert budgets == [budget]
 
 
-def test_a_stop_waits_for_requests_in_hand_as_long_as_is_configured(start: Start) -> None:
+def test_a_stop_waits_for_requests_in_progress_for_the_configured_time(start: Start) -> None:
     gateway = start(SLOW_ROUTE, IGGY_SYSTEM_LIMITS_STOP_TIME="10 ms")
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
@@ -272,7 +272,7 @@ def test_a_stop_waits_for_requests_in_hand_as_long_as_is_configured(start: Start
         assert gateway.end() == 0
 
 
-def test_files_of_the_process_are_in_the_folders_that_are_configured(start: Start, tmp_path: Path) -> None:
+def test_files_of_the_process_are_in_the_configured_folders(start: Start, tmp_path: Path) -> None:
     gateway = start(IGGY_SYSTEM_RUNTIME_PATH="running", IGGY_SYSTEM_LOGGING_PATH="said")
     address = gateway.address()
     gateway.line("stop  ")
@@ -281,7 +281,7 @@ def test_files_of_the_process_are_in_the_folders_that_are_configured(start: Star
     assert (tmp_path / "data/said/iggy-server.log").exists()
 
 
-def test_websocket_at_its_own_address_has_the_certificate_that_is_configured(start: Start, tmp_path: Path) -> None:
+def test_websocket_at_its_own_address_has_the_configured_certificate(start: Start, tmp_path: Path) -> None:
     pair = certificates.self_signed()
     (tmp_path / "c.pem").write_bytes(pair.certificate)
     (tmp_path / "k.pem").write_bytes(pair.key)
@@ -302,14 +302,14 @@ def test_websocket_at_its_own_address_has_the_certificate_that_is_configured(sta
     assert "websocket.tls: missing.pem is missing" in missing.refusal()
 
 
-async def test_without_a_saver_what_is_buffered_waits_for_others(tmp_path: Path) -> None:
+async def test_without_a_saver_buffered_messages_wait_for_other_writes(tmp_path: Path) -> None:
     options = store_options(configured(IGGY_MESSAGE_SAVER_ENABLED="false", IGGY_SYSTEM_PATH=str(tmp_path)))
     store = await Store.open(options)
     assert store._saver is None
     await store.close()
 
 
-async def test_as_many_segment_files_stay_open_as_are_configured(tmp_path: Path) -> None:
+async def test_the_configured_number_of_segment_files_stays_open(tmp_path: Path) -> None:
     options = msgspec.structs.replace(store_options(configured(IGGY_SYSTEM_LIMITS_OPEN_FILES="20")), shards=2)
     shard = Shard(0, Files(), options, asyncio.get_running_loop())
     for number in range(30):
@@ -318,7 +318,7 @@ async def test_as_many_segment_files_stay_open_as_are_configured(tmp_path: Path)
     await shard.stop()
 
 
-async def test_clocks_of_this_servers_tokens_may_differ_as_is_configured(tmp_path: Path) -> None:
+async def test_the_configured_clock_skew_applies_to_this_servers_tokens(tmp_path: Path) -> None:
     async with handed(tmp_path, msgspec.structs.replace(JWT, clock_skew=50.0, access_token_expiry=10 * SECOND)) as made:
         token = made.give()
         made.clock.now += 59 * SECOND
@@ -327,7 +327,7 @@ async def test_clocks_of_this_servers_tokens_may_differ_as_is_configured(tmp_pat
         assert await made.who(token) is None
 
 
-async def test_a_request_over_tcp_has_the_time_that_is_configured(tmp_path: Path) -> None:
+async def test_a_tcp_request_has_the_configured_time(tmp_path: Path) -> None:
     async with served(tmp_path, frame_time=7.0) as made:
         client = await made.root()
         await client.send(frame(101, bytes(100))[:20])
@@ -337,19 +337,19 @@ async def test_a_request_over_tcp_has_the_time_that_is_configured(tmp_path: Path
         assert connection.overdue(time.monotonic() + 6.0) is None
 
 
-def test_rooms_are_as_large_as_is_configured() -> None:
+def test_budgets_have_the_configured_sizes() -> None:
     budgets = Budgets(configured(IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES="4 MiB"))
     assert budgets.unauthenticated.limit == 4 * MIB
 
 
 @pytest.mark.parametrize("keepalive", [True, False])
-async def test_the_socket_of_quic_is_kept_alive_if_that_is_configured(keepalive: bool) -> None:
+async def test_quic_connections_are_kept_alive_if_configured(keepalive: bool) -> None:
     wanted = QuicSocket(override_defaults=True, keepalive=keepalive)
     with await datagrams.bind(Address("127.0.0.1", 0), "quic.address", wanted) as link:
         assert bool(link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is keepalive
 
 
-def test_tcp_is_at_the_address_that_is_configured(start: Start) -> None:
+def test_tcp_listens_at_the_configured_address(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     gateway = start(IGGY_TCP_ADDRESS=f"127.0.0.1:{port}")
@@ -357,6 +357,6 @@ def test_tcp_is_at_the_address_that_is_configured(start: Start) -> None:
     socket.create_connection(("127.0.0.1", port)).close()
 
 
-async def test_a_lease_that_asks_for_no_time_lasts_as_long_as_is_configured(tmp_path: Path) -> None:
+async def test_a_lease_without_an_expiry_lasts_for_the_configured_time(tmp_path: Path) -> None:
     async with leasing(tmp_path, expiry=7.0) as made:
         assert (await made.lease()).told["expiry"] == 7 * SECOND

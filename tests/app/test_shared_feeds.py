@@ -94,7 +94,7 @@ async def test_all_readers_get_everything_once_and_in_order(tmp_path: Path, seed
         assert len(feeds) == 0
 
 
-async def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path) -> None:
+async def test_a_purge_moves_followers_to_the_new_beginning(tmp_path: Path) -> None:
     async with started(tmp_path) as (feeds, them, _):
         feed = feeds.join("x", them, encode)
         reader = Reader(feed, feed.cursor((0,)), random.Random(1))
@@ -109,7 +109,7 @@ async def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path)
         feeds.leave("x", feed)
 
 
-async def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> None:
+async def test_closing_a_partition_ends_all_readers(tmp_path: Path) -> None:
     async with started(tmp_path, 2) as (feeds, them, store):
         feed = feeds.join("x", them, encode)
         readers = [Reader(feed, feed.cursor((0,) * 2), random.Random(1)) for _ in range(3)]
@@ -124,7 +124,7 @@ async def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> No
         feeds.leave("x", feed)
 
 
-async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
+async def test_readers_get_the_error_of_a_failed_encoding(tmp_path: Path) -> None:
     async def broken(position: Position, parts: Sequence[Part]) -> bytes:
         raise ZeroDivisionError
 
@@ -140,9 +140,7 @@ async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize(("size", "together"), [(1, 200), (HANDED_OUT_BYTES // 4, 4)])
-async def test_many_readers_leave_others_their_turns_of_the_loop(
-    tmp_path: Path, stays: bool, size: int, together: int
-) -> None:
+async def test_many_readers_do_not_starve_the_event_loop(tmp_path: Path, stays: bool, size: int, together: int) -> None:
     """Those of two topics, which share the turns."""
 
     async def encode_as_much(position: Position, parts: Sequence[Part]) -> bytes:

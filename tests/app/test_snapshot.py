@@ -18,12 +18,12 @@ def server_logs(log_folder: Path | None) -> str:
         return archive.read("server_logs.txt").decode()
 
 
-def test_the_log_is_that_of_the_file(tmp_path: Path) -> None:
+def test_the_snapshot_contains_the_log_file(tmp_path: Path) -> None:
     (tmp_path / "iggy-server.log").write_bytes(b"first\nsecond \xff\n")
     assert server_logs(tmp_path) == "first\nsecond \N{REPLACEMENT CHARACTER}\n"
 
 
-def test_a_long_log_is_its_last_whole_lines(tmp_path: Path) -> None:
+def test_a_long_log_is_cut_to_its_last_whole_lines(tmp_path: Path) -> None:
     line = b"x" * 99 + b"\n"
     (tmp_path / "iggy-server.log").write_bytes(
         b"first\n" + line * (snapshot.LOG_BYTES_MAX // len(line) + 1) + b"last\n"
@@ -34,5 +34,5 @@ def test_a_long_log_is_its_last_whole_lines(tmp_path: Path) -> None:
     assert snapshot.LOG_BYTES_MAX - 2 * len(line) < len(found) <= snapshot.LOG_BYTES_MAX
 
 
-def test_a_server_whose_log_goes_to_no_file_says_so() -> None:
+def test_a_snapshot_without_a_log_file_gives_the_reason() -> None:
     assert "system.logging.file_enabled" in server_logs(None)

@@ -43,7 +43,7 @@ ELSEWHERE = {
         "tests/app/cli/test_root_password.py",
         "tests/app/commands/test_identity.py",
         "tests/app/commands/test_sessions.py",
-        "tests/app/commands/test_tokens.py",
+        "tests/app/commands/test_personal_tokens.py",
         "tests/app/commands/test_users.py",
     ),
     "storage": ("tests/app/cli/test_check.py",),

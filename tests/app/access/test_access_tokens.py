@@ -56,7 +56,7 @@ def _json(value: Any) -> bytes:
 # ------------------------------------------------------------------------------------------------- giving
 
 
-async def test_a_token_says_what_clients_read_in_it(tmp_path: Path) -> None:
+async def test_a_token_contains_what_clients_read(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         issued = made.tokens.issue(made.find("root"))
         header, claims = opened(issued.text)
@@ -72,7 +72,7 @@ async def test_a_token_says_what_clients_read_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
-async def test_every_algorithm_of_the_configuration_signs_what_only_it_believes(tmp_path: Path, algorithm: str) -> None:
+async def test_each_configured_algorithm_verifies_only_its_own_signatures(tmp_path: Path, algorithm: str) -> None:
     config = msgspec.structs.replace(CONFIG, algorithm=algorithm)
     async with handed(tmp_path, config) as made:
         token = made.give()
@@ -155,7 +155,7 @@ def forgeries(token: str) -> dict[str, str]:
     }
 
 
-async def test_no_forgery_speaks_for_anybody(tmp_path: Path) -> None:
+async def test_no_forged_token_is_accepted(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         await made.user("alice")
         token = made.give()
@@ -167,14 +167,14 @@ async def test_no_forgery_speaks_for_anybody(tmp_path: Path) -> None:
         assert await made.who(token) == "root", "and the true one still does"
 
 
-async def test_what_is_signed_with_the_secret_for_several_audiences_is_believed(tmp_path: Path) -> None:
+async def test_a_token_for_several_audiences_is_accepted(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         header, claims = opened(made.give())
         assert await made.who(signed(header, claims | {"aud": ["else", "iggy.apache.org"]})) == "root"
         assert await made.who(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
 
 
-async def test_a_token_without_an_epoch_is_from_before_all_sessions_were_ended(tmp_path: Path) -> None:
+async def test_a_token_without_an_epoch_belongs_to_the_first_epoch(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         header, claims = opened(made.give())
         del claims["whippet_epoch"]
@@ -183,7 +183,7 @@ async def test_a_token_without_an_epoch_is_from_before_all_sessions_were_ended(t
         assert await made.who(signed(header, claims)) is None
 
 
-async def test_clocks_may_differ_a_little_and_not_more(tmp_path: Path) -> None:
+async def test_clocks_may_differ_by_the_configured_skew_and_no_more(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         header, claims = opened(made.give())
         now = claims["iat"]
@@ -196,7 +196,7 @@ async def test_clocks_may_differ_a_little_and_not_more(tmp_path: Path) -> None:
             assert (await made.who(signed(header, claims | changed)) == "root") is believed, changed
 
 
-async def test_a_token_that_was_believed_ends_when_its_time_has_come(tmp_path: Path) -> None:
+async def test_a_token_that_was_accepted_before_still_expires(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         token = made.give()
         assert await made.who(token) == "root"
@@ -207,7 +207,7 @@ async def test_a_token_that_was_believed_ends_when_its_time_has_come(tmp_path: P
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
-async def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path) -> None:
+async def test_a_token_is_void_for_the_next_user_with_the_same_number(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         number = await made.user("alice")
         token = made.give("alice")
@@ -220,7 +220,7 @@ async def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
-async def test_the_tokens_of_a_user_who_was_inactive_are_over_for_good(tmp_path: Path) -> None:
+async def test_tokens_stay_void_after_their_user_was_inactive(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         await made.user("alice")
         token = made.give("alice")
@@ -236,7 +236,7 @@ async def test_the_tokens_of_a_user_who_was_inactive_are_over_for_good(tmp_path:
 # ------------------------------------------------------------------------------------------------- ending
 
 
-async def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> None:
+async def test_a_token_can_be_refreshed_once_and_stays_valid(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         first = made.tokens.issue(made.find("root"), "0.6").text
         second = (await made.tokens.refresh(first)).text
@@ -247,7 +247,7 @@ async def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> N
         assert caller.generation == "0.6", "what is known of the client goes on too"
 
 
-async def test_what_was_ended_has_ended_after_a_restart_too(tmp_path: Path) -> None:
+async def test_ended_tokens_stay_ended_after_a_restart(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         revoked, refreshed, other = made.give(), made.give(), made.give()
         caller = await made.tokens.authenticate(revoked)
@@ -264,7 +264,7 @@ async def test_what_was_ended_has_ended_after_a_restart_too(tmp_path: Path) -> N
             made.tokens = await made.reopened()
 
 
-async def test_what_has_ended_by_itself_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
+async def test_expired_entries_are_dropped_at_the_next_start(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         await made.tokens.refresh(made.give())
         assert (tmp_path / FOLDER / ENDED).stat().st_size
@@ -273,9 +273,7 @@ async def test_what_has_ended_by_itself_is_forgotten_at_the_next_start(tmp_path:
         assert not (tmp_path / FOLDER / ENDED).exists()
 
 
-async def test_tokens_that_have_not_ended_by_themselves_count_towards_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_unexpired_entries_count_towards_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with handed(tmp_path) as made:
         monkeypatch.setattr(made.tokens._ended, "_per_user_max", 2)
         for _ in range(2):
@@ -288,7 +286,7 @@ async def test_tokens_that_have_not_ended_by_themselves_count_towards_the_limit(
         await made.tokens.refresh(made.give())
 
 
-async def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
+async def test_a_truncated_line_affects_no_other_entry(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         first, second, third = made.give(), made.give(), made.give()
         for token in (first, second):
@@ -303,7 +301,7 @@ async def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None
             assert await refusal(made.tokens.refresh(token)) == Code.INVALID_ACCESS_TOKEN
 
 
-async def test_an_end_that_cannot_be_kept_is_not_promised(tmp_path: Path) -> None:
+async def test_ending_a_token_fails_if_it_cannot_be_stored(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         token = made.give()
         (tmp_path / FOLDER / ENDED).mkdir(parents=True)
@@ -313,7 +311,7 @@ async def test_an_end_that_cannot_be_kept_is_not_promised(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------- keys
 
 
-async def test_a_key_is_made_once_for_its_owner_alone_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+async def test_a_key_is_created_once_for_its_owner_only_and_tokens_survive_a_restart(tmp_path: Path) -> None:
     async with handed(tmp_path, HttpJwt()) as made:
         file = tmp_path / FOLDER / KEY
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -326,7 +324,7 @@ async def test_a_key_is_made_once_for_its_owner_alone_and_tokens_survive_a_resta
         assert await made.who(token) is None
 
 
-async def test_a_key_that_others_could_read_is_closed_and_half_a_key_is_refused(tmp_path: Path) -> None:
+async def test_a_readable_key_is_closed_to_others_and_half_a_key_is_refused(tmp_path: Path) -> None:
     async with handed(tmp_path, HttpJwt()) as made:
         file = tmp_path / FOLDER / KEY
         os.chmod(file, 0o644)
@@ -337,7 +335,7 @@ async def test_a_key_that_others_could_read_is_closed_and_half_a_key_is_refused(
             await made.reopened(HttpJwt())
 
 
-async def test_a_configured_secret_makes_no_file_and_may_be_base64(tmp_path: Path) -> None:
+async def test_a_configured_secret_creates_no_file_and_may_be_base64(tmp_path: Path) -> None:
     octets = hashlib.sha256(b"x").digest()
     config = HttpJwt(decoding_secret=Secret(base64.b64encode(octets).decode()), use_base64_secret=True)
     async with handed(tmp_path, config) as made:
@@ -346,7 +344,7 @@ async def test_a_configured_secret_makes_no_file_and_may_be_base64(tmp_path: Pat
         assert signature == part(hmac.digest(octets, f"{header}.{claims}".encode(), "sha256"))
 
 
-async def test_of_two_secrets_the_first_signs_and_both_are_believed(tmp_path: Path) -> None:
+async def test_of_two_secrets_the_first_signs_and_both_verify(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         old = made.give()
         both = HttpJwt(encoding_secret=Secret("new"), decoding_secret=Secret(SECRET))
@@ -361,7 +359,7 @@ async def test_of_two_secrets_the_first_signs_and_both_are_believed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("now_us", [0, 999, 1000, 1_700_000_000_000_000, (2**48 - 1) * 1000, (2**48 + 5) * 1000])
-def test_the_id_of_a_token_begins_with_its_time_and_is_random_behind_it(now_us: int) -> None:
+def test_the_id_of_a_token_begins_with_its_time_and_ends_with_random_bits(now_us: int) -> None:
     ids = {_uuid7(now_us) for _ in range(100)}
     assert len(ids) == 100
     for each in ids:
@@ -379,9 +377,7 @@ async def test_a_subject_has_at_most_ten_digits(tmp_path: Path) -> None:
             assert who == ("root" if believed else None)
 
 
-async def test_no_more_than_so_many_verified_tokens_are_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_number_of_remembered_tokens_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_tokens, "REMEMBERED_MAX", 3)
     async with handed(tmp_path) as made:
         given = [made.give() for _ in range(4)]
@@ -391,7 +387,7 @@ async def test_no_more_than_so_many_verified_tokens_are_remembered(
         assert [await made.who(token) for token in given] == ["root"] * 4
 
 
-async def test_a_token_counts_from_when_the_configuration_says(tmp_path: Path) -> None:
+async def test_a_token_is_valid_from_the_configured_time_on(tmp_path: Path) -> None:
     async with handed(tmp_path, msgspec.structs.replace(CONFIG, not_before=60.0)) as made:
         token = made.give()
         _, claims = opened(token)
@@ -401,7 +397,7 @@ async def test_a_token_counts_from_when_the_configuration_says(tmp_path: Path) -
         assert await made.who(token) == "root"
 
 
-async def test_the_life_of_a_token_is_that_of_the_configuration(tmp_path: Path) -> None:
+async def test_a_token_has_the_configured_lifetime(tmp_path: Path) -> None:
     async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=90 * SECOND)) as made:
         _, claims = opened(made.give())
         assert claims["exp"] - claims["iat"] == 90
@@ -410,13 +406,13 @@ async def test_the_life_of_a_token_is_that_of_the_configuration(tmp_path: Path) 
         assert claims["exp"] - claims["iat"] == 1_000_000_000
 
 
-async def test_a_token_names_the_generation_of_its_client_only_where_there_is_one(tmp_path: Path) -> None:
+async def test_a_token_names_the_generation_of_its_client_if_it_has_one(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         assert "whippet_client" not in opened(made.give())[1]
         assert opened(made.tokens.issue(made.find("root"), "0.6").text)[1]["whippet_client"] == "0.6"
 
 
-async def test_each_kind_of_token_that_cannot_be_refreshed_has_its_number(tmp_path: Path) -> None:
+async def test_each_reason_not_to_refresh_a_token_has_its_error_number(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         header, claims = opened(made.give())
         for text, code in (
@@ -428,7 +424,7 @@ async def test_each_kind_of_token_that_cannot_be_refreshed_has_its_number(tmp_pa
             assert await refusal(made.tokens.refresh(text)) == code
 
 
-async def test_an_ended_token_is_kept_until_no_clock_could_take_it_for_one_that_counts(tmp_path: Path) -> None:
+async def test_an_ended_token_is_kept_until_it_has_expired_on_any_clock(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         token = made.give()
         await made.tokens.refresh(token)
@@ -436,7 +432,7 @@ async def test_an_ended_token_is_kept_until_no_clock_could_take_it_for_one_that_
         assert json.loads(line)[4] == opened(token)[1]["exp"] + 5 + 1
 
 
-async def test_a_folder_that_cannot_be_used_refuses_the_start(tmp_path: Path) -> None:
+async def test_an_unusable_folder_prevents_the_start(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         (tmp_path / FOLDER / ENDED).mkdir(parents=True)
         with pytest.raises(ConfigError, match=r"access.* cannot be used: Is a directory"):
@@ -448,7 +444,7 @@ async def test_a_folder_that_cannot_be_used_refuses_the_start(tmp_path: Path) ->
 ELSEWHERE = "https://issuer.example"
 
 
-async def test_a_token_of_a_trusted_issuer_speaks_for_its_user_while_he_is_active(
+async def test_a_token_of_a_trusted_issuer_is_valid_while_its_user_is_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = ec.generate_private_key(ec.SECP256R1())

@@ -20,7 +20,7 @@ def lines(folder: Path) -> int:
     return len((folder / NAME).read_bytes().splitlines())
 
 
-async def test_an_entry_counts_until_the_second_in_which_its_token_ends(tmp_path: Path) -> None:
+async def test_an_entry_is_kept_until_the_second_in_which_its_token_expires(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0)
     await ended.add(revoked(1, ends_at=1000), now=0)
     await ended.add(revoked(2, ends_at=1001), now=0)
@@ -30,7 +30,7 @@ async def test_an_entry_counts_until_the_second_in_which_its_token_ends(tmp_path
     assert lines(tmp_path) == 1
 
 
-async def test_the_longer_of_two_entries_for_a_token_counts(tmp_path: Path) -> None:
+async def test_the_longer_of_two_entries_for_a_token_is_kept(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0)
     for ends_at in (500, 1000, 700):
         await ended.add(revoked(1, ends_at=ends_at), now=0)
@@ -38,7 +38,7 @@ async def test_the_longer_of_two_entries_for_a_token_counts(tmp_path: Path) -> N
     assert EndedTokens.read(str(tmp_path), now=999).has(End.REVOKED, "alice", "1", 0)
 
 
-async def test_as_many_as_are_allowed_end_and_one_more_is_refused_until_there_is_room(tmp_path: Path) -> None:
+async def test_one_entry_more_than_allowed_is_refused_until_others_expire(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
     for number in range(10):
         await ended.add(revoked(number, ends_at=1000 + number), now=0)
@@ -61,7 +61,7 @@ async def test_as_many_as_are_allowed_end_and_one_more_is_refused_until_there_is
     ]
 
 
-async def test_when_all_sessions_have_ended_there_is_room_again(tmp_path: Path) -> None:
+async def test_ending_all_sessions_makes_room(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
     for number in range(10):
         await ended.add(revoked(number), now=0)
@@ -70,7 +70,7 @@ async def test_when_all_sessions_have_ended_there_is_room_again(tmp_path: Path) 
     assert ended.has(End.REVOKED, "alice", "new", 0)
 
 
-async def test_what_an_older_version_has_folded_into_one_entry_still_counts(tmp_path: Path) -> None:
+async def test_an_entry_for_many_tokens_from_an_older_version_still_applies(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b'[1,"alice","",500,2000]\n[1,"alice","7",600,1500]\n[2,"alice","8",0,1500]\n')
     ended = EndedTokens.read(str(tmp_path), now=0)
     assert ended.has(End.REVOKED, "alice", "any", 500)
@@ -80,7 +80,7 @@ async def test_what_an_older_version_has_folded_into_one_entry_still_counts(tmp_
     assert not ended.has(End.REFRESHED, "alice", "7", 600)
 
 
-def test_a_line_that_cannot_be_understood_is_named_and_costs_only_itself(
+def test_an_invalid_line_is_reported_and_affects_no_other_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / NAME).write_bytes(b'[1,"alice","1",0,1000]\n[1,"alice"\n[1,"alice","3",0,1000]\n')
@@ -89,7 +89,7 @@ def test_a_line_that_cannot_be_understood_is_named_and_costs_only_itself(
     assert "line 2 cannot be understood" in caplog.text
 
 
-async def test_the_file_is_written_anew_when_most_of_its_lines_say_nothing_any_more(tmp_path: Path) -> None:
+async def test_the_file_is_rewritten_when_most_of_its_lines_are_obsolete(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=3)
     seen = []
     for number in range(14):
@@ -99,7 +99,7 @@ async def test_the_file_is_written_anew_when_most_of_its_lines_say_nothing_any_m
     assert seen == [*range(1, 12), 1, 2, 3]
 
 
-async def test_entries_whose_tokens_have_ended_go_when_the_file_is_written_anew(tmp_path: Path) -> None:
+async def test_rewriting_the_file_drops_expired_entries(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=3)
     await ended.add(revoked(1, ends_at=500, mark="bob"), now=0)
     await ended.add(revoked(2, ends_at=501, mark="carol"), now=0)
@@ -110,7 +110,7 @@ async def test_entries_whose_tokens_have_ended_go_when_the_file_is_written_anew(
     assert ended.has(End.REVOKED, "carol", "2", 0)
 
 
-async def test_nothing_is_left_of_a_file_when_all_has_ended(tmp_path: Path) -> None:
+async def test_the_file_is_removed_when_all_entries_have_expired(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0)
     await ended.add(revoked(1, ends_at=1000), now=0)
     assert len(EndedTokens.read(str(tmp_path), now=1000)) == 0
@@ -118,9 +118,7 @@ async def test_nothing_is_left_of_a_file_when_all_has_ended(tmp_path: Path) -> N
     assert len(EndedTokens.read(str(tmp_path), now=1000)) == 0
 
 
-async def test_after_an_entry_that_could_not_be_written_the_file_is_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_file_is_rewritten_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a line may be at its end, and what comes behind that would be lost with it."""
     ended = EndedTokens.read(str(tmp_path), now=0)
     await ended.add(revoked(1), now=0)
@@ -139,7 +137,7 @@ async def test_after_an_entry_that_could_not_be_written_the_file_is_written_anew
     assert all(found.has(End.REVOKED, "alice", str(number), 0) for number in (1, 2, 3))
 
 
-async def test_every_entry_is_synced_and_the_folder_is_when_the_file_is_new(
+async def test_every_entry_is_synced_and_so_is_the_folder_of_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

@@ -21,7 +21,7 @@ from whippet.app.gateway import Gateway
 PAIRS = [("10.0.0.1", "alice"), ("2001:db8::/64", "bob")]
 
 
-async def test_what_is_kept_is_read_again_in_its_order(tmp_path: Path) -> None:
+async def test_known_logins_are_read_back_in_order(tmp_path: Path) -> None:
     folder = str(tmp_path / "access")
     first = KnownLogins(folder)
     assert first.read() == []
@@ -31,7 +31,7 @@ async def test_what_is_kept_is_read_again_in_its_order(tmp_path: Path) -> None:
     assert KnownLogins(folder).read() == PAIRS
 
 
-async def test_what_is_kept_while_the_file_is_written_is_in_it_after_the_end(tmp_path: Path) -> None:
+async def test_changes_during_a_write_are_written_before_closing(tmp_path: Path) -> None:
     known = KnownLogins(str(tmp_path))
     current = PAIRS[:1]
     known.keep(lambda: current)
@@ -58,7 +58,7 @@ async def test_a_damaged_file_is_reported_and_replaced(
     assert KnownLogins(str(tmp_path)).read() == PAIRS
 
 
-def test_a_file_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
+def test_a_file_of_the_maximum_length_is_read(tmp_path: Path) -> None:
     content, four_mib = msgspec.json.encode(PAIRS), 4 << 20
     (tmp_path / NAME).write_bytes(content.ljust(four_mib))
     assert KnownLogins(str(tmp_path)).read() == PAIRS
@@ -66,7 +66,7 @@ def test_a_file_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
     assert KnownLogins(str(tmp_path)).read() == []
 
 
-async def test_after_the_end_nothing_is_written_any_more(tmp_path: Path) -> None:
+async def test_nothing_is_written_after_closing(tmp_path: Path) -> None:
     known = KnownLogins(str(tmp_path))
     known.keep(lambda: PAIRS[:1])
     await known.close()
@@ -76,7 +76,7 @@ async def test_after_the_end_nothing_is_written_any_more(tmp_path: Path) -> None
     assert known.read() == PAIRS[:1]
 
 
-async def test_a_folder_that_cannot_be_written_is_reported_and_no_reason_to_fail(
+async def test_an_unwritable_folder_is_reported_and_does_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "access").write_text("a file")
@@ -88,7 +88,7 @@ async def test_a_folder_that_cannot_be_written_is_reported_and_no_reason_to_fail
     assert caplog.text.count("known_logins.json ") == 2
 
 
-async def test_after_a_restart_one_bad_client_locks_out_no_good_one_behind_its_address(
+async def test_after_a_restart_a_bad_client_locks_out_no_good_one_behind_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the real limits and hashes, on a gateway as the server opens it."""

@@ -39,7 +39,7 @@ def slow() -> Iterator[Slow]:
     passwords.close()
 
 
-async def test_a_password_is_recognised_and_another_is_not() -> None:
+async def test_only_the_right_password_matches() -> None:
     passwords = Passwords(CHEAP)
     stored = await passwords.hash("correct horse")
     assert await passwords.verify(stored, "correct horse")
@@ -58,7 +58,7 @@ async def test_two_hashes_of_one_password_differ_and_do_not_contain_it() -> None
     passwords.close()
 
 
-def test_the_usual_cost_is_what_owasp_asks_for_at_least_and_what_the_hashes_of_iggy_have() -> None:
+def test_the_default_cost_is_the_owasp_minimum_and_that_of_iggys_hashes() -> None:
     assert tuple(USUAL) == (19 * 1024, 2, 1)
 
 
@@ -71,7 +71,7 @@ async def test_any_text_can_be_a_password(password: str) -> None:
     passwords.close()
 
 
-async def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_user_costs_one_hash_and_matches_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = []
     compare = argon2.PasswordHasher.verify
 
@@ -95,7 +95,7 @@ async def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkey
     passwords.close()
 
 
-async def test_the_hash_for_users_who_are_not_there_has_the_cost_of_the_others() -> None:
+async def test_the_hash_for_unknown_users_has_the_usual_cost() -> None:
     passwords = Passwords(CHEAP)
     assert passwords._hash_of_nobody.split("$")[:4] == (await passwords.hash("secret")).split("$")[:4]
     assert len(passwords._hash_of_nobody) == len(await passwords.hash("secret"))
@@ -110,7 +110,7 @@ async def test_a_damaged_hash_lets_nobody_in(damaged: str) -> None:
     passwords.close()
 
 
-async def test_the_event_loop_goes_on_while_passwords_are_compared(slow: Slow) -> None:
+async def test_the_event_loop_is_not_blocked_while_passwords_are_verified(slow: Slow) -> None:
     first = asyncio.create_task(slow.verify(None, "guess"))
     await settled()
     assert not first.done()
@@ -119,7 +119,7 @@ async def test_the_event_loop_goes_on_while_passwords_are_compared(slow: Slow) -
     assert threading.main_thread() not in slow.threads
 
 
-async def test_no_more_than_so_many_are_computed_at_a_time(slow: Slow) -> None:
+async def test_the_number_of_concurrent_hashes_is_limited(slow: Slow) -> None:
     tasks = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(6)]
     await settled()
     assert (slow.computed, slow.waiting) == (2, 4)
@@ -137,7 +137,7 @@ async def test_when_too_many_wait_the_next_is_refused_at_once(slow: Slow) -> Non
     assert await refusal(slow.verify(None, "guess")) is None
 
 
-async def test_who_gives_up_does_not_let_more_be_computed_at_a_time(slow: Slow) -> None:
+async def test_a_cancelled_attempt_does_not_raise_the_number_of_concurrent_hashes(slow: Slow) -> None:
     """Otherwise whoever connects, sends a login and is gone could have any number of threads' work queued up."""
 
     running = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(2)]
@@ -157,7 +157,7 @@ async def test_who_gives_up_does_not_let_more_be_computed_at_a_time(slow: Slow) 
     assert slow.computed == 3
 
 
-async def test_usually_two_are_computed_at_a_time_and_1024_may_wait() -> None:
+async def test_by_default_two_hashes_run_at_a_time_and_1024_may_wait() -> None:
     passwords = Passwords(CHEAP)
     tasks = [asyncio.create_task(passwords.verify(None, "guess")) for _ in range(1026)]
     await asyncio.sleep(0)

@@ -74,13 +74,13 @@ def test_a_flag_alone_grants_exactly_what_the_table_says(flag: str) -> None:
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
-def test_flags_add_up_and_none_takes_anything_away(flags: set[str]) -> None:
+def test_flags_add_up_and_none_denies_anything(flags: set[str]) -> None:
     expected = {name for name, granting in GRANTED_BY.items() if granting & flags}
     assert rights(having(flags)) == expected
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
-def test_what_is_granted_for_one_stream_and_topic_is_not_granted_for_others(flags: set[str]) -> None:
+def test_permissions_for_a_stream_and_topic_do_not_apply_to_others(flags: set[str]) -> None:
     permissions = having(flags)
     of_all = rights(having({flag for flag in flags if flag.startswith("G")}))
     of_stream = rights(having({flag for flag in flags if not flag.startswith("T")}))
@@ -89,7 +89,7 @@ def test_what_is_granted_for_one_stream_and_topic_is_not_granted_for_others(flag
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.startswith("T")])
-def test_what_is_granted_for_topic_0_does_not_count_where_no_topic_is_named(flag: str) -> None:
+def test_permissions_for_topic_0_do_not_apply_where_no_topic_is_named(flag: str) -> None:
     """A command without a topic has 0 for its id."""
     permissions = having({flag}, topic_id=0)
     about_streams = {"read_streams", "manage_streams", "read_stream", "manage_stream", "read_topics", "manage_topics"}
@@ -97,12 +97,12 @@ def test_what_is_granted_for_topic_0_does_not_count_where_no_topic_is_named(flag
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if not flag.startswith("G")])
-def test_what_is_granted_for_stream_0_does_not_count_where_no_stream_is_named(flag: str) -> None:
+def test_permissions_for_stream_0_do_not_apply_where_no_stream_is_named(flag: str) -> None:
     of_the_server = {"read_servers", "read_users", "manage_users", "read_streams", "manage_streams"}
     assert not rights(having({flag}, stream_id=0), stream_id=0) & of_the_server
 
 
-def test_nothing_is_granted_by_no_flag() -> None:
+def test_without_a_flag_nothing_is_granted() -> None:
     assert rights(Permissions()) == set()
 
 
@@ -119,18 +119,18 @@ def test_every_right_that_a_command_needs_is_in_the_table() -> None:
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
-def test_a_stream_that_is_forgotten_leaves_nothing_to_the_next_of_its_number(flags: set[str]) -> None:
+def test_rights_on_a_deleted_stream_do_not_pass_to_the_next_with_its_number(flags: set[str]) -> None:
     left = without_stream(having(flags), STREAM)
     assert rights(left) == rights(having({flag for flag in flags if flag.startswith("G")}))
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
-def test_a_topic_that_is_forgotten_leaves_nothing_to_the_next_of_its_number(flags: set[str]) -> None:
+def test_rights_on_a_deleted_topic_do_not_pass_to_the_next_with_its_number(flags: set[str]) -> None:
     left = without_topic(having(flags), STREAM, TOPIC)
     assert rights(left) == rights(having({flag for flag in flags if not flag.startswith("T")}))
 
 
-def test_forgetting_leaves_the_others_alone() -> None:
+def test_rights_on_other_streams_and_topics_stay() -> None:
     both = [having({"S.poll_messages", "T.send_messages"}, *ids) for ids in itertools.product((1, 2), (3,))]
     permissions = Permissions(streams={**both[0].streams, **both[1].streams})
     assert without_stream(permissions, 1) == both[1]
@@ -141,7 +141,7 @@ def test_forgetting_leaves_the_others_alone() -> None:
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
-def test_permissions_come_back_from_a_document_as_they_were(flags: set[str]) -> None:
+def test_permissions_are_the_same_after_encoding_and_decoding(flags: set[str]) -> None:
     permissions = having(flags)
     assert msgspec.json.decode(msgspec.json.encode(permissions), type=Permissions) == permissions
 
@@ -154,7 +154,7 @@ NOTHING = Permissions()
 
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_right_that_is_given_or_taken_is_beyond_whoever_does_not_have_it(flag: str, taken: bool) -> None:
+def test_granting_or_revoking_a_right_requires_having_it(flag: str, taken: bool) -> None:
     granted = having({flag})
     before, after = (granted, NOTHING) if taken else (NOTHING, granted)
     named = may.beyond(NOTHING, before, after)
@@ -167,14 +167,14 @@ def test_a_right_that_is_given_or_taken_is_beyond_whoever_does_not_have_it(flag:
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if not flag.startswith("G")])
-def test_what_is_held_for_another_stream_or_topic_does_not_count(flag: str) -> None:
+def test_a_right_on_another_stream_or_topic_is_not_enough(flag: str) -> None:
     after = having({flag})
     assert may.beyond(having({flag}, stream_id=ELSEWHERE), NOTHING, after) is not None
     in_another_topic = may.beyond(having({flag}, topic_id=ELSEWHERE), NOTHING, after)
     assert (in_another_topic is None) is flag.startswith("S")
 
 
-def test_a_topic_that_only_one_of_the_two_names_counts() -> None:
+def test_a_topic_that_only_one_of_the_two_permissions_names_is_compared() -> None:
     def topics(*names: int) -> Permissions:
         return Permissions(
             streams={STREAM: StreamPermissions(topics={name: TopicPermissions(read_topic=True) for name in names})}
@@ -186,6 +186,6 @@ def test_a_topic_that_only_one_of_the_two_names_counts() -> None:
     assert may.beyond(topics(2), topics(1, 2), topics(1)) is None
 
 
-def test_nobody_at_all_has_no_permissions() -> None:
+def test_missing_permissions_equal_empty_ones() -> None:
     assert may.beyond(None, None, NOTHING) is None
     assert may.beyond(None, NOTHING, None) is None

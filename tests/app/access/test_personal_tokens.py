@@ -20,7 +20,7 @@ from whippet.app.model.identity import UserStatus
 ACTIVE = UserStatus.ACTIVE
 
 
-async def test_a_token_is_50_random_bytes_in_base64_and_kept_as_its_hash(tmp_path: Path) -> None:
+async def test_a_token_is_50_random_bytes_in_base64_and_only_its_hash_is_stored(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         texts = [await tokens.create(root, f"token{number}", 0) for number in range(3)]
@@ -43,7 +43,7 @@ async def test_names_have_3_to_30_bytes(tmp_path: Path, name: str) -> None:
             await tokens.create(root, allowed, 0)
 
 
-async def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -> None:
+async def test_a_token_name_is_unique_for_each_user(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -55,7 +55,7 @@ async def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -
         await tokens.create(users.root, "build", 0)
 
 
-async def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(tmp_path: Path) -> None:
+async def test_the_number_of_tokens_of_a_user_is_limited_for_concurrent_requests_too(tmp_path: Path) -> None:
     async with world(tmp_path, tokens_max=3) as made:
         tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         asked = [tokens.create(root, f"token{number}", 0) for number in range(5)]
@@ -66,7 +66,7 @@ async def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(
         await tokens.create(root, "another", 0)
 
 
-async def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cleaned_away(tmp_path: Path) -> None:
+async def test_an_expired_token_is_refused_and_keeps_its_name_until_it_is_removed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         start = made.clock.now
@@ -90,9 +90,7 @@ async def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cl
         assert len(list((tmp_path / "tokens").iterdir())) == 2
 
 
-async def test_a_token_that_goes_leaves_the_others_of_its_user(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_removing_a_token_keeps_the_others_of_its_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(tmp_path) as made:
         tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         for name, expiry in (("one", 0), ("two", 0), ("short", SECOND), ("shorter", 1)):
@@ -111,7 +109,7 @@ async def test_a_token_that_goes_leaves_the_others_of_its_user(
         assert tokens._of_user == {}
 
 
-async def test_all_tokens_of_a_user_go_with_him_and_those_of_others_stay(tmp_path: Path) -> None:
+async def test_deleting_a_user_removes_only_their_tokens(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -133,7 +131,7 @@ async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_pat
         assert refused(lambda: tokens.owner(text, users)) == Code.USER_INACTIVE
 
 
-async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(tmp_path: Path) -> None:
+async def test_a_token_is_revoked_by_its_text_and_unknown_texts_change_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         one, two = [await tokens.create(users.root, name, 0) for name in ("one", "two")]
@@ -144,7 +142,7 @@ async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(t
         assert tokens.owner(two, users) is users.root
 
 
-async def test_void_tokens_are_removed_and_those_of_users_who_are_not_there_stay(tmp_path: Path) -> None:
+async def test_void_tokens_are_removed_and_those_of_unknown_users_stay(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -166,7 +164,7 @@ async def test_void_tokens_are_removed_and_those_of_users_who_are_not_there_stay
         assert made.gateway.personal_tokens.owner(of_bob, made.gateway.users).username == "bob"
 
 
-async def test_documents_from_before_there_were_epochs_mean_the_first_one(tmp_path: Path) -> None:
+async def test_documents_without_an_epoch_belong_to_the_first_one(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         text = await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
     for path, names in (("tokens/0.json", ["epoch"]), ("users/0.json", ["session_epoch", "token_epoch"])):
@@ -179,7 +177,7 @@ async def test_documents_from_before_there_were_epochs_mean_the_first_one(tmp_pa
 
 
 @pytest.mark.parametrize("expiry", [0, TIME_MAX])
-async def test_never_is_never(tmp_path: Path, expiry: int) -> None:
+async def test_a_token_without_an_expiry_never_expires(tmp_path: Path, expiry: int) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         text = await tokens.create(users.root, "forever", expiry)
@@ -188,14 +186,14 @@ async def test_never_is_never(tmp_path: Path, expiry: int) -> None:
         assert tokens.owner(text, users) is users.root
 
 
-async def test_an_expiry_beyond_all_time_still_fits_the_protocol(tmp_path: Path) -> None:
+async def test_a_huge_expiry_still_fits_into_the_protocol(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         await tokens.create(users.root, "long", TIME_MAX - 1)
         assert made.clock.now < tokens.of(users.root)[0].expires_at <= TIME_MAX
 
 
-async def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) -> None:
+async def test_users_see_only_their_own_tokens_sorted_by_name(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -208,7 +206,7 @@ async def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) 
         assert [token.name for token in tokens.of(users.root)] == ["four"]
 
 
-async def test_the_refusal_of_a_token_does_not_repeat_it(tmp_path: Path) -> None:
+async def test_the_refusal_of_a_token_does_not_contain_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         with pytest.raises(Exception, match="no such personal access token") as caught:
             made.gateway.personal_tokens.owner("my secret token", made.gateway.users)
@@ -233,7 +231,7 @@ async def test_tokens_are_the_same_after_a_restart(tmp_path: Path) -> None:
         assert len(tokens.of(users.root)) == 3
 
 
-async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_number(tmp_path: Path) -> None:
+async def test_the_token_of_a_deleted_user_is_void_for_the_next_with_that_number(tmp_path: Path) -> None:
     """Even if the file of the token was left over by a crash in the middle of the deletion."""
 
     async with world(tmp_path) as made:
@@ -250,7 +248,7 @@ async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_nu
         assert refused(lambda: made.gateway.personal_tokens.owner(text, made.gateway.users)) == Code.RESOURCE_NOT_FOUND
 
 
-async def test_a_document_that_cannot_be_read_accepts_nothing_and_its_number_is_not_used(
+async def test_an_unreadable_document_is_refused_and_its_number_is_not_reused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as made:

@@ -79,7 +79,7 @@ def test_a_generated_root_password_is_in_no_file_and_no_log_line(
     assert password not in caplog.text
 
 
-async def test_documents_of_users_are_not_for_everybody_on_the_machine(tmp_path: Path) -> None:
+async def test_documents_of_users_are_not_readable_for_other_accounts_of_the_machine(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
     for path in (tmp_path / "users" / "0.json", tmp_path / "tokens" / "0.json"):

@@ -20,7 +20,7 @@ def key(folder: Path) -> bytes:
     return found
 
 
-def test_a_key_is_made_whole_and_read_again(tmp_path: Path) -> None:
+def test_a_key_is_created_whole_and_read_back(tmp_path: Path) -> None:
     folder = tmp_path / "access"
     made = key(folder)
     assert len(made) == 64
@@ -31,7 +31,7 @@ def test_a_key_is_made_whole_and_read_again(tmp_path: Path) -> None:
     assert key(tmp_path / "another") != made
 
 
-def test_reading_and_making_a_key_leaves_no_file_open(tmp_path: Path) -> None:
+def test_reading_and_creating_a_key_leaves_no_file_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         key(tmp_path)
@@ -39,7 +39,7 @@ def test_reading_and_making_a_key_leaves_no_file_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
-def test_a_key_that_anybody_else_could_use_is_closed_and_that_is_said(
+def test_a_key_that_others_could_use_is_closed_to_them_with_a_warning(
     tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = key(tmp_path)
@@ -49,7 +49,7 @@ def test_a_key_that_anybody_else_could_use_is_closed_and_that_is_said(
     assert "was readable for others" in caplog.text
 
 
-def test_a_key_for_its_owner_alone_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_for_its_owner_only_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = key(tmp_path)
     os.chmod(tmp_path / NAME, 0o700)
     assert key(tmp_path) == made
@@ -57,7 +57,7 @@ def test_a_key_for_its_owner_alone_is_left_as_it_is(tmp_path: Path, caplog: pyte
     assert caplog.text == ""
 
 
-def test_half_a_key_left_over_by_a_crash_is_not_used(tmp_path: Path) -> None:
+def test_half_a_key_left_by_a_crash_is_not_used(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.new").write_bytes(b"x" * 100)
     os.chmod(tmp_path / f"{NAME}.new", 0o644)
     made = key(tmp_path)
@@ -76,12 +76,12 @@ def test_a_key_has_at_least_64_bytes(tmp_path: Path, size: int, used: bool) -> N
             key(tmp_path)
 
 
-def test_of_a_long_key_the_first_4096_bytes_count(tmp_path: Path) -> None:
+def test_only_the_first_4096_bytes_of_a_long_key_are_used(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"k" * 4096 + b"ignored")
     assert key(tmp_path) == b"k" * 4096
 
 
-def test_a_link_to_somewhere_else_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"k" * 64)
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="cannot be used"):
@@ -93,7 +93,7 @@ def test_a_link_to_somewhere_else_is_not_followed(tmp_path: Path) -> None:
     [("a", None, [b"a"]), (None, "b", [b"b"]), ("a", "b", [b"a", b"b"]), ("a", "a", [b"a", b"a"])],
 )
 @pytest.mark.parametrize("in_base64", [False, True])
-def test_the_secrets_of_the_configuration_come_in_their_order(
+def test_the_configured_secrets_keep_their_order(
     tmp_path: Path,
     encoding: str | None,
     decoding: str | None,
@@ -110,7 +110,7 @@ def test_the_secrets_of_the_configuration_come_in_their_order(
     assert ("differ" in caplog.text) is (len(set(expected)) > 1)
 
 
-def test_a_secret_that_is_no_base64_is_refused_and_not_read_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_secret_that_is_not_valid_base64_is_refused_and_not_truncated(tmp_path: Path) -> None:
     config = HttpJwt(encoding_secret=Secret("QUJD%QUJD"), use_base64_secret=True)
     with pytest.raises(ValueError, match="base64"):
         read_or_create(config, str(tmp_path))

@@ -37,7 +37,7 @@ async def fail(throttle: Throttle, times: int, peer: str = "10.0.0.1:1", usernam
         assert not await throttle.attempt(peer, username, wrong)
 
 
-async def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() -> None:
+async def test_the_first_failures_are_free_and_then_each_wait_doubles() -> None:
     throttle, time = throttled()
     await fail(throttle, 3)
     assert time.slept == []
@@ -45,7 +45,7 @@ async def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() ->
     assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
 
 
-def test_the_usual_limits_are_changed_on_purpose_only() -> None:
+def test_the_default_limits_are_as_documented() -> None:
     assert (
         Limits(
             free_of_address=10,
@@ -63,7 +63,7 @@ def test_the_usual_limits_are_changed_on_purpose_only() -> None:
     )
 
 
-async def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
+async def test_an_attempt_with_a_wait_longer_than_a_clients_patience_is_refused_unchecked() -> None:
     throttle, time = throttled()
     await fail(throttle, 7)
     with pytest.raises(CommandError, match="try again in 16 s") as refused:
@@ -74,7 +74,7 @@ async def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen()
     assert time.slept[-1] == pytest.approx(8, abs=0.5)
 
 
-async def test_the_wait_has_a_cap() -> None:
+async def test_the_wait_has_a_maximum() -> None:
     throttle, time = throttled()
     for _ in range(50):
         time.now += 16
@@ -123,7 +123,7 @@ async def test_attempts_in_parallel_gain_nothing() -> None:
     assert sum(time.slept) >= LIMITS.patience_s
 
 
-async def test_no_more_than_two_of_one_address_are_looked_at_at_a_time_and_all_get_their_turn() -> None:
+async def test_two_attempts_of_an_address_run_at_a_time_and_all_get_their_turn() -> None:
     throttle, _ = throttled()
     under_way = most = 0
 
@@ -141,7 +141,7 @@ async def test_no_more_than_two_of_one_address_are_looked_at_at_a_time_and_all_g
     assert throttle._lines == {}
 
 
-async def test_who_waits_holds_up_nobody_at_another_address() -> None:
+async def test_a_waiting_attempt_does_not_delay_other_addresses() -> None:
     asleep = asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -157,7 +157,7 @@ async def test_who_waits_holds_up_nobody_at_another_address() -> None:
     held.cancel()
 
 
-async def test_a_line_has_an_end() -> None:
+async def test_the_line_of_waiting_attempts_is_limited() -> None:
     throttle, _ = throttled(LIMITS._replace(line_max=3))
     going = asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_a_line_has_an_end() -> None:
     assert await asyncio.gather(*tasks) == [True] * 3
 
 
-async def test_success_takes_back_what_was_mistyped() -> None:
+async def test_a_success_takes_back_failures() -> None:
     throttle, time = throttled()
     for _ in range(20):
         await fail(throttle, 2)
@@ -182,7 +182,7 @@ async def test_success_takes_back_what_was_mistyped() -> None:
     assert time.slept == []
 
 
-async def test_success_takes_back_exactly_what_was_mistyped() -> None:
+async def test_a_success_takes_back_exactly_the_failures_of_the_same_user() -> None:
     throttle, time = throttled()
     await fail(throttle, 2, username="bob")
     await fail(throttle, 1)
@@ -194,7 +194,7 @@ async def test_success_takes_back_exactly_what_was_mistyped() -> None:
     assert [round(seconds) for seconds in time.slept] == [1], "three failures of bob are left"
 
 
-async def test_where_a_user_has_logged_in_the_third_failure_in_a_row_takes_that_away() -> None:
+async def test_a_known_address_becomes_unknown_after_failures_in_a_row() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "alice", right)
     await fail(throttle, 7, username="mallory")
@@ -204,7 +204,7 @@ async def test_where_a_user_has_logged_in_the_third_failure_in_a_row_takes_that_
     assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TOO_MANY_LOGINS
 
 
-async def test_where_a_user_has_logged_in_a_success_begins_a_new_row() -> None:
+async def test_a_success_at_a_known_address_resets_the_count_of_failures() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "alice", right)
     await fail(throttle, 7, username="mallory")
@@ -216,7 +216,7 @@ async def test_where_a_user_has_logged_in_a_success_begins_a_new_row() -> None:
 
 
 @pytest.mark.parametrize(("longest", "counted"), [(16.0, 7), (1.0, 3), (2.0, 4), (9.0, 7)])
-async def test_no_more_failures_are_counted_than_make_the_longest_wait(longest: float, counted: int) -> None:
+async def test_no_failures_are_counted_beyond_the_longest_wait(longest: float, counted: int) -> None:
     """Otherwise it would take the longer to be forgiven, the longer somebody else has guessed."""
     throttle, time = throttled(LIMITS._replace(address_wait_max_s=longest, patience_s=16.0))
     await fail(throttle, 30, username="mallory")
@@ -228,7 +228,7 @@ async def test_no_more_failures_are_counted_than_make_the_longest_wait(longest: 
     assert [round(seconds) for seconds in time.slept] == [1]
 
 
-def test_a_table_forgets_what_was_used_longest_ago() -> None:
+def test_a_table_drops_the_longest_unused_entry() -> None:
     table: _Recent[str, int] = _Recent(3)
     for name in ("one", "two", "three"):
         table.put(name, 1)
@@ -242,7 +242,7 @@ def test_a_table_forgets_what_was_used_longest_ago() -> None:
     assert table.pop("one") is None
 
 
-async def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper() -> None:
+async def test_logging_in_to_an_own_account_does_not_make_guessing_cheaper() -> None:
     throttle, time = throttled()
     looked_at = 0
 
@@ -278,14 +278,14 @@ async def guesses_of_an_attacker_with_accounts(accounts: int, seconds: float) ->
     return looked_at
 
 
-async def test_accounts_of_ones_own_wipe_out_no_failures_about_others() -> None:
+async def test_logging_in_to_own_accounts_takes_back_no_failures_about_others() -> None:
     alone = await guesses_of_an_attacker_with_accounts(0, 600)
     assert alone < 50
     for accounts in (1, 2, 5):
         assert await guesses_of_an_attacker_with_accounts(accounts, 600) <= alone
 
 
-async def test_a_success_takes_back_its_own_failures_and_not_as_many_of_others() -> None:
+async def test_a_success_takes_back_only_failures_of_its_own_user() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "mallory", right)
     await fail(throttle, 2, username="mallory")
@@ -297,7 +297,7 @@ async def test_a_success_takes_back_its_own_failures_and_not_as_many_of_others()
     assert len(time.slept) == 1
 
 
-async def test_beyond_the_cap_a_failure_is_not_counted_and_not_taken_back_either() -> None:
+async def test_a_failure_beyond_the_maximum_is_neither_counted_nor_taken_back() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "mallory", right)
     for number in range(20):
@@ -309,7 +309,7 @@ async def test_beyond_the_cap_a_failure_is_not_counted_and_not_taken_back_either
     assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TOO_MANY_LOGINS
 
 
-async def test_known_logins_are_told_and_taken_over() -> None:
+async def test_known_logins_are_reported_and_restored() -> None:
     told: list[list[tuple[str, str]]] = []
     time = Seconds()
     first = Throttle(LIMITS, clock=time, sleep=time.sleep, on_known=lambda: told.append(first.known()))
@@ -323,7 +323,7 @@ async def test_known_logins_are_told_and_taken_over() -> None:
     assert await refusal(after.attempt("10.0.0.1:1", "bob", never)) == Code.TOO_MANY_LOGINS
 
 
-async def test_failing_in_somebodys_name_from_anywhere_never_locks_him_out() -> None:
+async def test_failing_in_a_users_name_never_locks_that_user_out() -> None:
     throttle, time = throttled()
     for host in range(200):
         await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
@@ -340,7 +340,7 @@ async def test_guessing_at_one_user_from_many_addresses_is_slowed() -> None:
     assert time.slept[-1] == pytest.approx(LIMITS.user_wait_max_s, abs=0.1)
 
 
-async def test_where_a_user_has_logged_in_he_does_not_wait_for_what_others_did() -> None:
+async def test_users_do_not_wait_at_known_addresses_for_failures_of_others() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "alice", right)
     await fail(throttle, 7, peer="10.0.0.1:2", username="mallory")
@@ -351,7 +351,7 @@ async def test_where_a_user_has_logged_in_he_does_not_wait_for_what_others_did()
     assert time.slept == []
 
 
-async def test_a_known_address_is_one_like_any_other_after_a_few_failures() -> None:
+async def test_a_known_address_is_treated_like_any_other_after_a_few_failures() -> None:
     throttle, time = throttled()
     assert await throttle.attempt("10.0.0.1:1", "alice", right)
     await fail(throttle, 3)
@@ -360,7 +360,7 @@ async def test_a_known_address_is_one_like_any_other_after_a_few_failures() -> N
     assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
 
 
-async def test_an_attempt_that_is_given_up_while_it_is_looked_at_counts_as_failed() -> None:
+async def test_an_attempt_that_is_cancelled_during_the_check_counts_as_failed() -> None:
     throttle, time = throttled()
 
     async def forever() -> bool:
@@ -376,7 +376,7 @@ async def test_an_attempt_that_is_given_up_while_it_is_looked_at_counts_as_faile
     assert len(time.slept) >= 1
 
 
-async def test_an_attempt_that_could_not_be_looked_at_counts_for_nothing() -> None:
+async def test_an_attempt_that_could_not_be_checked_does_not_count() -> None:
     throttle, time = throttled()
 
     async def overloaded() -> bool:
@@ -397,7 +397,7 @@ async def test_the_tables_are_bounded() -> None:
     assert len(throttle._known) <= 50
 
 
-async def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(
+async def test_an_address_that_has_to_wait_is_logged_only_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     throttle, _ = throttled()
@@ -422,5 +422,5 @@ async def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(
         ("", ""),
     ],
 )
-def test_an_address_counts_without_its_port_and_an_ipv6_one_as_its_network(peer: str, expected: str) -> None:
+def test_addresses_are_compared_without_port_and_ipv6_ones_by_network(peer: str, expected: str) -> None:
     assert origin(peer) == expected

@@ -7,7 +7,7 @@ from tests.support.clocks import Clock
 from whippet.app.access.tickets import PER_USER_MAX, Tickets
 
 
-def test_a_ticket_stands_for_a_header_once() -> None:
+def test_a_ticket_can_be_redeemed_once() -> None:
     tickets = Tickets(30.0, Clock())
     text, _ = tickets.issue(b"Bearer a", "alice")
     assert tickets.redeem(text) == b"Bearer a"
@@ -15,7 +15,7 @@ def test_a_ticket_stands_for_a_header_once() -> None:
     assert tickets.redeem("") is None
 
 
-def test_a_ticket_ends() -> None:
+def test_a_ticket_expires() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
     text, ends_at = tickets.issue(b"Bearer a", "alice")
@@ -27,7 +27,7 @@ def test_a_ticket_ends() -> None:
     assert tickets.redeem(late) is None
 
 
-def test_a_user_has_so_many_and_takes_none_from_others() -> None:
+def test_the_tickets_of_a_user_are_limited_and_displace_no_others() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
     others, _ = tickets.issue(b"Bearer b", "bob")
@@ -41,7 +41,7 @@ def test_a_user_has_so_many_and_takes_none_from_others() -> None:
     assert len(tickets) == 1, "those that have ended are forgotten"
 
 
-def test_a_ticket_counts_at_the_moment_of_its_end_whoever_asks_for_another() -> None:
+def test_a_ticket_is_valid_until_its_last_moment() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
     first, _ = tickets.issue(b"Bearer a", "alice")
@@ -54,7 +54,7 @@ def test_a_ticket_counts_at_the_moment_of_its_end_whoever_asks_for_another() -> 
     assert list(tickets._of_user) == ["bob"]
 
 
-def test_a_user_has_64_tickets_at_most() -> None:
+def test_a_user_has_at_most_64_tickets() -> None:
     tickets = Tickets(30.0, Clock())
     given = [tickets.issue(b"Bearer a", "alice")[0] for _ in range(65)]
     assert [text for text in given if tickets.redeem(text) is None] == given[:1]

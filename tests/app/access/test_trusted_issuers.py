@@ -140,7 +140,7 @@ FORGED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-async def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name: str) -> None:
+async def test_no_forgery_is_accepted_and_no_token_chooses_the_address_of_keys(name: str) -> None:
     world = World(rsa_key(), *(ec_key(each) for each in EC_KEYS))
     assert await world.who(FORGED[name]()) is None
     assert set(world.asked) <= {JWKS}
@@ -158,27 +158,27 @@ async def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name:
         {"kty": "RSA", "n": rsa_key()["n"], "e": rsa_key()["e"]},
     ],
 )
-async def test_keys_that_are_weak_for_another_use_or_not_whole_are_not_used(key: dict[str, str]) -> None:
+async def test_weak_incomplete_and_unsuitable_keys_are_not_used(key: dict[str, str]) -> None:
     world = World(key)
     begin = token().rpartition(".")[0]
     for private in (RSA_KEY, WEAK_KEY):
         assert await world.who(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
 
 
-async def test_the_issuer_is_compared_with_scheme_and_host_in_small_letters() -> None:
+async def test_issuers_are_compared_with_scheme_and_host_in_lower_case() -> None:
     world = World(rsa_key())
     assert await world.who(token(said=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
     assert await world.who(token(said=claims(iss="https://issuer.example/REALM"))) is None
     assert await world.who(token(said=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
 
 
-async def test_the_root_user_is_never_acted_as() -> None:
+async def test_no_foreign_token_acts_as_root() -> None:
     world = World(rsa_key(), entry=TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=0))
     assert await world.who(token()) is None
     assert world.asked == []
 
 
-async def test_keys_are_fetched_once_for_all_and_not_again_for_every_stranger() -> None:
+async def test_keys_are_fetched_once_and_not_for_every_unknown_token() -> None:
     world = World(rsa_key())
     assert await asyncio.gather(*(world.who(token()) for _ in range(20))) == [7] * 20
     for _ in range(5):
@@ -191,7 +191,7 @@ async def test_keys_are_fetched_once_for_all_and_not_again_for_every_stranger() 
     assert len(world.asked) == 2
 
 
-async def test_old_keys_serve_while_new_ones_are_fetched_and_when_they_cannot_be() -> None:
+async def test_old_keys_serve_while_new_ones_are_fetched_or_unavailable() -> None:
     world = World(rsa_key())
     assert await world.who(token()) == 7
     world.now += KEYS_SECONDS + 1
@@ -220,7 +220,7 @@ def unreachable(request: httpx.Request) -> httpx.Response:
         lambda request: httpx.Response(200, content=b" " * KEYS_BYTES_MAX + json.dumps({"keys": [rsa_key()]}).encode()),
     ],
 )
-async def test_an_answer_that_has_no_keys_gives_none(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+async def test_a_response_without_keys_is_ignored(answer: Callable[[httpx.Request], httpx.Response]) -> None:
     world = World(rsa_key())
     world.answer = answer
     assert await world.who(token()) is None
@@ -233,7 +233,7 @@ def answered_with(content: bytes) -> World:
     return world
 
 
-async def test_an_answer_has_at_most_a_quarter_of_a_mebibyte() -> None:
+async def test_a_response_has_at_most_256_kib() -> None:
     keys = json.dumps({"keys": [rsa_key()]}).encode()
     assert await answered_with(keys.rjust(262_144)).who(token()) == 7
     assert await answered_with(keys.rjust(262_145)).who(token()) is None
@@ -244,7 +244,7 @@ async def test_the_first_64_keys_of_an_issuer_are_used() -> None:
     assert [await world.who(token(kid=kid)) for kid in ("0", "63", "64")] == [7, 7, None]
 
 
-async def test_what_is_no_key_for_us_does_not_keep_the_others_from_being_used(
+async def test_unusable_keys_do_not_prevent_the_use_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -264,7 +264,7 @@ async def test_keys_are_fetched_again_when_they_are_older_than_an_hour() -> None
         assert len(world.asked) == asked
 
 
-async def test_an_unknown_key_is_asked_for_every_half_minute_at_most() -> None:
+async def test_an_unknown_key_causes_a_fetch_every_30_seconds_at_most() -> None:
     world = World(rsa_key())
     for later, asked in ((0, 1), (29, 1), (1, 2), (29.5, 2), (0.5, 3)):
         world.now += later
@@ -281,7 +281,7 @@ async def test_keys_can_be_fetched_before_anybody_needs_them() -> None:
     assert world.asked == [JWKS]
 
 
-async def test_a_fetch_that_is_under_way_ends_with_the_server() -> None:
+async def test_a_fetch_in_progress_ends_with_the_server() -> None:
     world = World(rsa_key())
     ended = asyncio.Event()
 
@@ -312,7 +312,7 @@ async def test_a_token_names_its_issuer(said: str, named: bool) -> None:
     assert world.asked == []
 
 
-async def test_an_issuer_that_is_no_address_is_compared_as_it_is() -> None:
+async def test_an_issuer_that_is_no_url_is_compared_as_it_is() -> None:
     world = World(rsa_key(), entry=msgspec.structs.replace(ENTRY, issuer="Issuer"))
     assert await world.who(token(said=claims(iss="Issuer"))) == 7
     assert await world.who(token(said=claims(iss="issuer"))) is None
@@ -328,5 +328,7 @@ async def test_an_issuer_that_is_no_address_is_compared_as_it_is() -> None:
         ({"aud": []}, False),
     ],
 )
-async def test_clocks_of_issuers_may_differ_a_little_and_not_more(more: dict[str, Any], believed: bool) -> None:
+async def test_clocks_of_issuers_may_differ_by_the_configured_skew_and_no_more(
+    more: dict[str, Any], believed: bool
+) -> None:
     assert (await World(rsa_key()).who(token(said=claims(**more))) == 7) is believed

@@ -84,7 +84,7 @@ async def test_without_variables_root_gets_a_random_password_that_is_shown_once(
     ],
 )
 @pytest.mark.parametrize("default_root", [False, True])
-async def test_unclear_instructions_refuse_the_start_and_never_repeat_the_password(
+async def test_incomplete_variables_prevent_the_start_and_are_never_repeated(
     tmp_path: Path, environment: dict[str, str], expected: str, default_root: bool
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -95,7 +95,7 @@ async def test_unclear_instructions_refuse_the_start_and_never_repeat_the_passwo
     assert list((tmp_path / "users").iterdir()) == []
 
 
-async def test_a_refused_start_and_an_end_leave_no_threads_of_passwords(tmp_path: Path) -> None:
+async def test_a_refused_start_and_an_end_leave_no_password_threads(tmp_path: Path) -> None:
     async with opened(tmp_path, clock=Clock()) as store:
         for environment, refused in (({"IGGY_ROOT_USERNAME": "root"}, True), (ROOT, False)):
             passwords = Passwords(CHEAP)
@@ -127,7 +127,7 @@ async def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:
         assert made.gateway.users.root.username == "root"
 
 
-async def test_later_starts_ignore_all_instructions(tmp_path: Path) -> None:
+async def test_later_starts_ignore_the_variables(tmp_path: Path) -> None:
     async with world(tmp_path):
         pass
     for environment in (
@@ -147,7 +147,7 @@ async def test_secrets_of_the_configuration_are_used_as_they_are(tmp_path: Path)
         assert (await made.gateway.users.log_in("root", "root's password", HOME)).username == "root"
 
 
-async def test_root_keeps_all_permissions_and_stays_but_can_be_renamed_and_made_inactive(tmp_path: Path) -> None:
+async def test_root_keeps_all_permissions_and_can_be_renamed_and_made_inactive(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         assert await refusal(users.change_permissions(0, None)) == Code.CANNOT_CHANGE_PERMISSIONS
@@ -158,7 +158,7 @@ async def test_root_keeps_all_permissions_and_stays_but_can_be_renamed_and_made_
         assert await refusal(users.log_in("admin", "root's password", HOME)) == Code.USER_INACTIVE
 
 
-async def test_a_root_document_that_was_edited_still_means_all_permissions(tmp_path: Path) -> None:
+async def test_an_edited_root_document_still_grants_all_permissions(tmp_path: Path) -> None:
     async with world(tmp_path):
         pass
     path = tmp_path / "users" / "0.json"
@@ -169,7 +169,7 @@ async def test_a_root_document_that_was_edited_still_means_all_permissions(tmp_p
         assert made.gateway.users.root.permissions == ALL
 
 
-async def test_a_root_document_that_cannot_be_read_refuses_the_start_instead_of_making_another_root(
+async def test_an_unreadable_root_document_prevents_the_start(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path):
@@ -225,7 +225,7 @@ async def test_names_have_3_to_50_bytes_and_passwords_3_to_100(
             assert (await made.gateway.users.log_in(username, password, HOME)).id == 1
 
 
-async def test_numbers_are_given_out_last_freed_first_and_after_a_start_lowest_first(tmp_path: Path) -> None:
+async def test_numbers_are_reused_last_freed_first_and_after_a_start_lowest_first(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
 
@@ -244,18 +244,18 @@ async def test_numbers_are_given_out_last_freed_first_and_after_a_start_lowest_f
         assert [await make(name) for name in ("seven", "eight", "nine")] == [1, 2, 4]
 
 
-def test_the_numbers_of_users_end_before_the_one_that_means_nobody() -> None:
+def test_user_numbers_stay_below_the_one_that_means_nobody() -> None:
     assert USERS_MAX == 4_294_967_295
 
 
-async def test_there_is_a_limit_of_users(tmp_path: Path) -> None:
+async def test_the_number_of_users_is_limited(tmp_path: Path) -> None:
     async with world(tmp_path, users_max=2) as made:
         await made.gateway.users.create("alice", "secret", ACTIVE, None)
         made_up = made.gateway.users.create("bob", "secret", ACTIVE, None)
         assert await refusal(made_up) == Code.USERS_LIMIT_REACHED
 
 
-async def test_a_name_goes_to_one_of_those_who_ask_for_it_at_once(tmp_path: Path) -> None:
+async def test_of_concurrent_requests_for_a_name_only_one_succeeds(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         asked = [users.create("alice", "secret", ACTIVE, None) for _ in range(5)]
@@ -264,7 +264,7 @@ async def test_a_name_goes_to_one_of_those_who_ask_for_it_at_once(tmp_path: Path
         assert len(users) == 2
 
 
-async def test_a_name_is_free_as_soon_as_it_is_given_up(tmp_path: Path) -> None:
+async def test_a_name_is_free_as_soon_as_its_user_is_renamed_or_deleted(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -279,7 +279,7 @@ async def test_a_name_is_free_as_soon_as_it_is_given_up(tmp_path: Path) -> None:
         assert users.find("alice") is alice
 
 
-async def test_who_is_active_is_asked_by_number(tmp_path: Path) -> None:
+async def test_active_users_are_found_by_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -301,7 +301,7 @@ async def test_who_is_active_is_asked_by_number(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- forgetting
 
 
-async def test_the_next_stream_and_topic_of_a_number_inherit_no_rights(tmp_path: Path) -> None:
+async def test_a_new_stream_or_topic_inherits_no_rights_of_its_number(tmp_path: Path) -> None:
     topics = {1: TopicPermissions(poll_messages=True), 2: TopicPermissions(send_messages=True)}
     permissions = Permissions(streams={4: StreamPermissions(topics=topics), 5: StreamPermissions(read_stream=True)})
     async with world(tmp_path) as made:
@@ -342,7 +342,7 @@ async def test_users_are_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{}", b"", b'{"id": 1, "mark": "\xff"}', b"[" * 100_000])
-async def test_documents_that_cannot_be_used_are_named_and_left_alone(
+async def test_unusable_documents_are_reported_and_left_as_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     async with world(tmp_path) as made:
@@ -363,7 +363,7 @@ async def test_documents_that_cannot_be_used_are_named_and_left_alone(
     assert "users/3.json" in said
 
 
-async def test_a_change_that_cannot_be_written_has_not_happened(
+async def test_a_change_that_could_not_be_written_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as made:
@@ -391,7 +391,7 @@ async def test_a_change_that_cannot_be_written_has_not_happened(
         assert (await users.create("bob", "secret", ACTIVE, None)).id == 2
 
 
-async def test_how_a_user_is_shown_tells_no_secret(tmp_path: Path) -> None:
+async def test_the_repr_of_a_user_contains_no_secret(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root: User = made.gateway.users.root
         assert repr(root) == "<user 0 'root'>"
@@ -410,7 +410,7 @@ async def test_how_a_user_is_shown_tells_no_secret(tmp_path: Path) -> None:
         ("alice", "alicealice", None),
     ],
 )
-async def test_a_login_that_is_refused_says_what_was_wrong_and_not_who_is_there(
+async def test_a_refused_login_gives_the_reason_and_not_which_users_exist(
     tmp_path: Path, username: str, password: str, code: Code | None
 ) -> None:
     async with world(tmp_path) as made:
@@ -421,7 +421,7 @@ async def test_a_login_that_is_refused_says_what_was_wrong_and_not_who_is_there(
         assert made.passwords.computed == computed + (not unseen)
 
 
-async def test_logins_and_new_passwords_stand_in_the_line_that_the_throttle_has(tmp_path: Path) -> None:
+async def test_logins_and_password_changes_are_throttled_together(tmp_path: Path) -> None:
     async with world(tmp_path, throttle=Throttle(Limits(line_max=0))) as made:
         users = made.gateway.users
         assert await refusal(users.log_in("root", "root's password", HOME)) == Code.TRANSIENT_NOT_ACCEPTED
@@ -430,7 +430,7 @@ async def test_logins_and_new_passwords_stand_in_the_line_that_the_throttle_has(
 
 
 @pytest.mark.parametrize("meanwhile", ["deleted", "another password"])
-async def test_a_password_that_was_right_when_it_was_asked_for_may_be_no_good_when_it_was_compared(
+async def test_a_password_that_was_changed_during_the_check_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     async with world(tmp_path) as made:
@@ -451,7 +451,7 @@ async def test_a_password_that_was_right_when_it_was_asked_for_may_be_no_good_wh
         assert await refusal(users.log_in("alice", "alicealice", HOME)) == Code.INVALID_CREDENTIALS
 
 
-async def test_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: Path) -> None:
+async def test_a_caller_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: Path) -> None:
     def nobody(user: User) -> None:
         raise CommandError(Code.UNAUTHORIZED)
 
@@ -463,7 +463,7 @@ async def test_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: P
         assert made.passwords.computed == computed
 
 
-async def test_a_change_that_is_not_allowed_has_not_happened(tmp_path: Path) -> None:
+async def test_an_unauthorized_change_has_no_effect(tmp_path: Path) -> None:
     def nobody(user: User | None = None) -> None:
         raise CommandError(Code.UNAUTHORIZED)
 
@@ -485,7 +485,7 @@ async def test_a_change_that_is_not_allowed_has_not_happened(tmp_path: Path) -> 
         assert alice.document is before
 
 
-async def test_what_cannot_be_a_password_is_not_compared_when_the_password_is_changed(tmp_path: Path) -> None:
+async def test_an_invalid_password_is_refused_without_a_check(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         computed = made.passwords.computed
         for current, new in (("12", "another"), ("root's password", "x" * 101)):
@@ -494,7 +494,7 @@ async def test_what_cannot_be_a_password_is_not_compared_when_the_password_is_ch
         assert made.passwords.computed == computed
 
 
-async def test_the_end_of_sessions_is_the_end_of_tokens_only_on_request(tmp_path: Path) -> None:
+async def test_ending_sessions_ends_tokens_only_on_request(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
@@ -516,7 +516,7 @@ async def test_every_user_has_a_mark_of_128_random_bits(tmp_path: Path) -> None:
         assert all(len(bytes.fromhex(mark)) == 16 for mark in marks)
 
 
-async def test_every_change_of_a_user_is_counted_once_and_what_changes_nothing_is_not(tmp_path: Path) -> None:
+async def test_every_change_of_a_user_is_counted_once(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users
         counted = [users.changes]
@@ -536,7 +536,7 @@ async def test_every_change_of_a_user_is_counted_once_and_what_changes_nothing_i
         assert counted == sorted(counted)
 
 
-async def test_the_number_that_means_nobody_is_given_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_user_gets_the_number_that_means_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "USERS_MAX", 3)
     async with world(tmp_path) as made:
         users = made.gateway.users

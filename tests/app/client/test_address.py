@@ -10,7 +10,7 @@ from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToke
 
 
 @pytest.mark.parametrize("scheme", ["iggy", "iggy+tcp"])
-def test_user_and_password_and_where(scheme: str) -> None:
+def test_a_connection_string_has_a_user_a_password_and_an_address(scheme: str) -> None:
     found = parse(f"{scheme}://iggy:s:e@c/r?e#t%40@example.com:8091")
     assert isinstance(found.login, LoginUser)
     assert (found.login.username, found.login.password) == ("iggy", "s:e@c/r?e#t%40")
@@ -18,17 +18,17 @@ def test_user_and_password_and_where(scheme: str) -> None:
     assert (found.tls, found.reconnect, found.heartbeat_s) == (None, None, 5.0)
 
 
-def test_a_token_stands_alone() -> None:
+def test_a_token_has_no_colon() -> None:
     assert parse("iggy://iggypat-a/b@[::1]:1").login == LoginWithPersonalAccessToken("iggypat-a/b")
     assert parse("iggy://iggypat-abc@[::1]:1").address == "[::1]:1"
 
 
-def test_without_credentials_nobody_logs_in_and_without_a_port_it_is_the_usual_one() -> None:
+def test_credentials_and_port_are_optional() -> None:
     assert parse("iggy://localhost").login is None
     assert parse("iggy://localhost/").address == "localhost:8090"
 
 
-def test_options() -> None:
+def test_options_are_parsed() -> None:
     found = parse(
         "iggy://h?heartbeat_interval=0&reconnection_retries=3&reconnection_interval=250ms&tls=true&tls_domain=d"
     )
@@ -58,7 +58,7 @@ def test_options() -> None:
         ("iggy://user:hidden@h?heartbeat_interval=soon", "heartbeat_interval"),
     ],
 )
-def test_what_cannot_be_is_named_and_no_secret_is_said(text: str, names: str) -> None:
+def test_errors_name_the_problem_and_contain_no_secret(text: str, names: str) -> None:
     with pytest.raises(ValueError) as raised:
         parse(text)
     assert names in str(raised.value)

@@ -15,7 +15,7 @@ from whippet.storage.batch import Message
 
 
 @pytest.mark.parametrize("sizes", [[1], [5] * 8, [3, 70_000, 2], [100] * 9, [7] * 1500, list(range(1, 40))])
-def test_a_packed_batch_is_good_and_has_the_payloads_in_their_order(sizes: list[int]) -> None:
+def test_a_packed_batch_is_valid_and_has_the_payloads_in_order(sizes: list[int]) -> None:
     payloads = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     packed = pack(payloads, NOON)
     assert batches.check(packed).message_count == len(sizes)
@@ -27,7 +27,7 @@ def test_a_packed_batch_is_good_and_has_the_payloads_in_their_order(sizes: list[
     assert {identity.version for identity in ids} == {4}
 
 
-def test_whatever_a_caller_has_becomes_a_batch() -> None:
+def test_payloads_messages_and_batches_become_a_batch() -> None:
     ready = texts("a")
     assert as_batch(ready) is ready
     mixed = list(batches.messages(as_batch([b"a", Message(b"b", id=5, user_headers=b"h")])))
@@ -35,7 +35,7 @@ def test_whatever_a_caller_has_becomes_a_batch() -> None:
     assert mixed[1].id == 5
 
 
-def test_nothing_is_no_batch() -> None:
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(CommandError) as raised:
         as_batch([])
     assert raised.value.code is Code.INVALID_MESSAGES_COUNT

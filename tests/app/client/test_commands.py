@@ -30,7 +30,7 @@ def test_there_is_a_method_for_every_command_but_those_that_a_cluster_needs() ->
     assert methods == {command.name for command in COMMANDS} - of_clusters - of_0_12
 
 
-async def test_the_system(tmp_path: Path) -> None:
+async def test_system_commands(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.ping()
         stats = await client.get_stats()
@@ -44,7 +44,7 @@ async def test_the_system(tmp_path: Path) -> None:
         assert [one.client_id for one in await client.get_clients()] == [me.client_id]
 
 
-async def test_what_only_the_newer_protocol_has(tmp_path: Path) -> None:
+async def test_commands_of_the_modern_protocol_only(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.create_consumer_group("s", "t", "g")
         if Server.wire == "classic":
@@ -170,7 +170,7 @@ async def test_consumer_groups(tmp_path: Path) -> None:
         assert await client.get_consumer_group("s", "t", "g") is None
 
 
-async def test_requests_that_are_not_awaited_travel_together_and_are_answered_in_order(tmp_path: Path) -> None:
+async def test_concurrent_requests_travel_together_and_get_responses_in_order(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         answered: list[int] = []
 
@@ -193,7 +193,7 @@ async def test_requests_that_are_not_awaited_travel_together_and_are_answered_in
         assert answers[2::3] == [None] * 100
 
 
-async def test_a_refusal_has_its_number_and_harms_no_other_request(tmp_path: Path) -> None:
+async def test_a_refusal_has_its_number_and_affects_no_other_request(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         refused = client.create_stream("s"), client.delete_stream("none"), client.create_stream("x" * 300)
         good = client.get_stream("s")
@@ -204,7 +204,7 @@ async def test_a_refusal_has_its_number_and_harms_no_other_request(tmp_path: Pat
         assert await refusal(client.get_client(0)) == Code.INVALID_CLIENT_ID
 
 
-async def test_who_stops_waiting_for_an_answer_does_not_get_the_next_one(tmp_path: Path) -> None:
+async def test_a_cancelled_request_does_not_shift_the_responses(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         client.get_streams().cancel()
         me = client.get_me()
@@ -213,7 +213,7 @@ async def test_who_stops_waiting_for_an_answer_does_not_get_the_next_one(tmp_pat
         assert (await me).transport == 1
 
 
-async def test_large_and_small_answers_are_put_together_from_whatever_pieces_they_come_in(tmp_path: Path) -> None:
+async def test_responses_are_assembled_from_pieces_of_any_size(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         sizes = [1, 65_000, 3, 1_000_000, 60_000, 65_528, 65_536, 200_000]
         for size in sizes:

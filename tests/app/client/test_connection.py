@@ -24,7 +24,7 @@ from whippet.transports import certificates
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 
 
-async def test_who_cannot_log_in_is_refused_and_leaves_no_connection(tmp_path: Path) -> None:
+async def test_a_failed_login_leaves_no_connection_open(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         wrong = f"iggy://root:wrong@127.0.0.1:{server.port}"
         assert await refusal(Client.connect(wrong)) == Code.INVALID_CREDENTIALS
@@ -40,7 +40,7 @@ async def test_a_token_logs_in(tmp_path: Path) -> None:
             assert (await other.get_me()).user_id == (await client.get_me()).user_id
 
 
-async def test_where_nobody_listens_the_client_says_so(tmp_path: Path) -> None:
+async def test_an_address_without_a_listener_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         address = server.address
     with pytest.raises(Disconnected, match=r"no connection to 127\.0\.0\.1:\d+: ") as raised:
@@ -48,7 +48,7 @@ async def test_where_nobody_listens_the_client_says_so(tmp_path: Path) -> None:
     assert raised.value.code is Code.CANNOT_ESTABLISH_CONNECTION
 
 
-async def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(tmp_path: Path) -> None:
+async def test_tls_requires_a_trusted_certificate(tmp_path: Path) -> None:
     certificate, key = certificates.self_signed()
     (tmp_path / "certificate.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
@@ -69,7 +69,7 @@ async def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(
             await client.ping()
 
 
-async def test_without_reconnection_a_lost_connection_is_the_end_until_somebody_says_otherwise(tmp_path: Path) -> None:
+async def test_without_reconnection_a_lost_connection_stays_lost(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, client):
         assert (client.is_connected, client.comes_back) == (True, False)
         waiting = [client.get_streams() for _ in range(3)]
@@ -82,7 +82,7 @@ async def test_without_reconnection_a_lost_connection_is_the_end_until_somebody_
         assert [stream.name for stream in await client.get_streams()] == ["s"]
 
 
-async def test_with_reconnection_questions_are_asked_again_and_changes_are_not(tmp_path: Path) -> None:
+async def test_with_reconnection_queries_are_repeated_and_changes_are_not(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
         question, change = client.get_streams(), client.create_stream("another")
         server.cut()
@@ -91,7 +91,7 @@ async def test_with_reconnection_questions_are_asked_again_and_changes_are_not(t
         assert client.is_connected
 
 
-async def test_requests_wait_for_a_server_that_starts_again(tmp_path: Path) -> None:
+async def test_requests_wait_for_a_restarting_server(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, await server.client(SOON) as client:
         await client.create_stream("s")
         await server.stop()
@@ -105,7 +105,7 @@ async def test_requests_wait_for_a_server_that_starts_again(tmp_path: Path) -> N
         assert topics == (topic.info,)
 
 
-async def test_coming_back_is_given_up_after_as_many_tries_as_were_asked_for(tmp_path: Path) -> None:
+async def test_reconnection_ends_after_the_configured_number_of_attempts(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         client = await server.client(Reconnect(retries=2, interval_s=0))
         await server.stop()
@@ -115,7 +115,7 @@ async def test_coming_back_is_given_up_after_as_many_tries_as_were_asked_for(tmp
         await client.close()
 
 
-async def test_closing_ends_what_has_no_answer_and_may_be_done_twice(tmp_path: Path) -> None:
+async def test_closing_ends_pending_requests_and_is_idempotent(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with connected(tmp_path, files=disk) as (server, _):
         client = await server.client(SOON)
@@ -131,7 +131,7 @@ async def test_closing_ends_what_has_no_answer_and_may_be_done_twice(tmp_path: P
             disk.go()
 
 
-async def test_closing_while_it_tries_to_come_back(tmp_path: Path) -> None:
+async def test_closing_ends_a_reconnection(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         client = await server.client(Reconnect(interval_s=3600))
         await server.stop()
@@ -144,7 +144,7 @@ async def test_closing_while_it_tries_to_come_back(tmp_path: Path) -> None:
         await server.start()
 
 
-async def test_a_client_that_is_idle_lets_the_server_know_that_it_is_there(tmp_path: Path) -> None:
+async def test_an_idle_client_sends_pings(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         often = server.address.replace("heartbeat_interval=0", "heartbeat_interval=1ms")
         async with await Client.connect(often) as client:
@@ -185,6 +185,6 @@ async def answering(octets: bytes) -> AsyncIterator[str]:
         (b"\xff\xff\0\0" + bytes(4), Code.ERROR),
     ],
 )
-async def test_an_answer_that_is_none_is_an_error_and_never_a_hang(octets: bytes, code: Code) -> None:
+async def test_invalid_bytes_from_the_server_are_an_error_and_never_a_hang(octets: bytes, code: Code) -> None:
     async with answering(octets) as address, await Client.connect(address) as client:
         assert await refusal(client.get_me()) == code

@@ -35,7 +35,7 @@ async def read(consumer: Consumer | GroupConsumer) -> list[int]:
     return [int(message.payload) async for message in consumer]
 
 
-async def test_a_consumer_reads_to_the_end_and_next_time_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_consumer_resumes_after_its_stored_offset(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await fill(client, 250)
         for expected in (list(range(250)), [], list(range(250, 260))):
@@ -48,7 +48,7 @@ async def test_a_consumer_reads_to_the_end_and_next_time_goes_on_where_it_was(tm
 @pytest.mark.parametrize(
     ("strategy", "first"), [(FIRST, 0), (NEXT, 5), (LAST, 17), (from_offset(7), 7), (from_time(2**63), 20)]
 )
-async def test_where_it_begins_is_said_once_and_from_there_on_nothing_is_left_out(
+async def test_the_strategy_sets_the_beginning_and_nothing_is_skipped_after_it(
     tmp_path: Path, strategy: Strategy, first: int
 ) -> None:
     async with connected(tmp_path) as (_, client):
@@ -61,7 +61,7 @@ async def test_where_it_begins_is_said_once_and_from_there_on_nothing_is_left_ou
             assert await read(consumer) == list(range(20, 25))
 
 
-async def test_a_message_says_where_it_is_from(tmp_path: Path) -> None:
+async def test_a_message_has_its_partition_and_offset(tmp_path: Path) -> None:
     async with connected(tmp_path, partitions=2) as (_, client):
         await fill(client, 2, partition_id=1)
         message = await anext(Consumer(client, "s", "t", "me", partition_id=1, strategy=from_offset(1)))
@@ -70,7 +70,7 @@ async def test_a_message_says_where_it_is_from(tmp_path: Path) -> None:
         assert message.timestamp >= message.origin_timestamp > 0
 
 
-async def test_who_follows_waits_for_what_comes(tmp_path: Path) -> None:
+async def test_a_following_consumer_waits_for_new_messages(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         consumer = Consumer(client, "s", "t", "me", idle_s=0.001)
         waiting = asyncio.create_task(anext(consumer))
@@ -80,7 +80,7 @@ async def test_who_follows_waits_for_what_comes(tmp_path: Path) -> None:
         assert (await waiting).payload == b"0"
 
 
-async def test_polls_as_they_came(tmp_path: Path) -> None:
+async def test_whole_polls_can_be_iterated(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await fill(client, 25)
         async with Consumer(client, "s", "t", "me", batch=10, follow=False) as consumer:
@@ -104,7 +104,9 @@ async def test_polls_as_they_came(tmp_path: Path) -> None:
         (AutoCommit.at_intervals(3600), [None] * 6),
     ],
 )
-async def test_when_what_was_processed_is_stored(tmp_path: Path, mode: AutoCommit, expected: list[int | None]) -> None:
+async def test_each_auto_commit_mode_commits_at_its_time(
+    tmp_path: Path, mode: AutoCommit, expected: list[int | None]
+) -> None:
     async with connected(tmp_path) as (_, client):
         await fill(client, 10)
         async with Consumer(client, "s", "t", "me", batch=4, auto_commit=mode) as consumer:
@@ -117,7 +119,7 @@ async def test_when_what_was_processed_is_stored(tmp_path: Path, mode: AutoCommi
         assert await committed(client) == on_close
 
 
-async def test_a_message_that_ended_in_an_error_is_not_processed(tmp_path: Path) -> None:
+async def test_a_message_whose_processing_failed_is_not_committed(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await fill(client, 10)
         with pytest.raises(ZeroDivisionError):
@@ -140,7 +142,7 @@ async def test_with_commits_off_the_caller_commits(tmp_path: Path) -> None:
         assert await committed(client) == 3
 
 
-async def test_after_a_purge_it_begins_anew(tmp_path: Path) -> None:
+async def test_a_consumer_starts_over_after_a_purge(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await fill(client, 10)
         consumer = Consumer(client, "s", "t", "me", follow=False)
@@ -151,7 +153,7 @@ async def test_after_a_purge_it_begins_anew(tmp_path: Path) -> None:
         assert await read(consumer) == [50, 51, 52]
 
 
-async def test_a_consumer_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
+async def test_a_consumer_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, other), await server.client(SOON) as client:
         await fill(other, 30)
         async with Consumer(
@@ -196,7 +198,7 @@ async def test_a_member_reads_all_partitions_and_leaves_when_it_is_closed(tmp_pa
         AutoCommit.at_intervals(3600),
     ],
 )
-async def test_in_every_mode_a_member_gets_every_message_once(tmp_path: Path, mode: AutoCommit) -> None:
+async def test_a_member_gets_every_message_once_in_every_mode(tmp_path: Path, mode: AutoCommit) -> None:
     async with connected(tmp_path, partitions=2) as (_, client):
         for partition_id in range(2):
             await fill(client, 50, partition_id, start=50 * partition_id)
@@ -210,7 +212,7 @@ async def test_in_every_mode_a_member_gets_every_message_once(tmp_path: Path, mo
         assert await committed(client, 0, GROUP) == expected
 
 
-async def test_members_share_the_partitions_and_each_message_goes_to_one_of_them(tmp_path: Path) -> None:
+async def test_each_message_goes_to_one_member(tmp_path: Path) -> None:
     async with connected(tmp_path, partitions=6) as (server, client):
         clients = [await server.client() for _ in range(3)]
         members = [GroupConsumer(one, "s", "t", "g", batch=10, idle_s=0.001) for one in clients]
@@ -242,7 +244,7 @@ async def test_members_share_the_partitions_and_each_message_goes_to_one_of_them
             await one.close()
 
 
-async def test_who_joins_later_gets_what_is_left_and_who_leaves_gives_back(tmp_path: Path) -> None:
+async def test_joining_and_leaving_members_share_the_remaining_messages(tmp_path: Path) -> None:
     async with connected(tmp_path, partitions=2) as (server, client), await server.client() as another:
         for partition_id in range(2):
             await fill(client, 100, partition_id, start=100 * partition_id)
@@ -258,7 +260,7 @@ async def test_who_joins_later_gets_what_is_left_and_who_leaves_gives_back(tmp_p
         assert sorted(found) == list(range(200))
 
 
-async def test_a_member_whose_connection_was_lost_joins_again_and_goes_on(tmp_path: Path) -> None:
+async def test_a_member_rejoins_after_its_connection_was_lost(tmp_path: Path) -> None:
     async with connected(tmp_path, partitions=2) as (server, other), await server.client(SOON) as client:
         for partition_id in range(2):
             await fill(other, 100, partition_id, start=100 * partition_id)
@@ -272,7 +274,7 @@ async def test_a_member_whose_connection_was_lost_joins_again_and_goes_on(tmp_pa
         await other.reconnect()
 
 
-async def test_the_group_is_made_only_when_that_is_wanted(tmp_path: Path) -> None:
+async def test_the_group_is_created_only_on_request(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         absent = GroupConsumer(client, "s", "t", "g", create=False)
         assert await refusal(absent.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
@@ -283,7 +285,7 @@ async def test_the_group_is_made_only_when_that_is_wanted(tmp_path: Path) -> Non
                 await consumer.join()
 
 
-async def test_a_deleted_group_or_topic_ends_the_iteration_with_its_error_and_closing_succeeds(
+async def test_a_deleted_group_or_topic_ends_the_iteration_with_an_error(
     tmp_path: Path,
 ) -> None:
     async with connected(tmp_path) as (_, client):
@@ -299,7 +301,7 @@ async def test_a_deleted_group_or_topic_ends_the_iteration_with_its_error_and_cl
         await consumer.close()
 
 
-async def test_a_consumer_that_asks_for_nothing_is_refused(tmp_path: Path) -> None:
+async def test_a_consumer_with_empty_polls_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, await server.client() as client:
         with pytest.raises(ValueError):
             Consumer(client, "s", "t", "me", batch=0)

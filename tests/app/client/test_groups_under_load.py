@@ -359,7 +359,7 @@ async def play(path: Path, mode: AutoCommit, seed: int) -> Record:
 
 @sized("seeds", 1, long=5, variable="WHIPPET_GROUP_SEEDS")
 @pytest.mark.parametrize("mode", MODES)
-def test_members_come_go_and_die_and_only_uncommitted_messages_are_processed_again(
+def test_only_uncommitted_messages_are_processed_again_when_members_come_go_and_die(
     tmp_path: Path, mode: str, seeds: int
 ) -> None:
     for seed in range(seeds):

@@ -30,7 +30,7 @@ def numbered(count: int) -> list[bytes]:
     return [str(number).encode() for number in range(count)]
 
 
-async def test_what_is_sent_within_the_linger_time_goes_out_together(tmp_path: Path) -> None:
+async def test_messages_within_the_linger_time_are_sent_together(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=1) as producer:
         first = await producer.send(b"a")
         assert await producer.send(b"b") is first
@@ -39,7 +39,7 @@ async def test_what_is_sent_within_the_linger_time_goes_out_together(tmp_path: P
         assert await stored(client) == [[b"a", b"b"]]
 
 
-async def test_with_no_linger_time_what_is_sent_at_once_still_goes_out_together(tmp_path: Path) -> None:
+async def test_without_a_linger_time_concurrent_messages_are_still_sent_together(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=0) as producer:
         deliveries = [await producer.send(payload) for payload in numbered(3)]
         await deliveries[0]
@@ -60,7 +60,7 @@ async def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
         assert sizes == [[1] * 3, [1] * 3, [1], [300, 300], [300], [5000], [300], [800]]
 
 
-async def test_flush_returns_when_everything_has_its_answer(tmp_path: Path) -> None:
+async def test_flush_returns_when_everything_has_its_response(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         producer = Producer(client, "s", "t", linger_ms=3_600_000)
         deliveries = [await producer.send(payload) for payload in numbered(10)]
@@ -75,7 +75,7 @@ async def test_flush_returns_when_everything_has_its_answer(tmp_path: Path) -> N
         assert await refusal(producer.send_all([b"late"])) == Code.INVALID_COMMAND
 
 
-async def test_the_order_is_kept_whatever_the_batches_are(tmp_path: Path) -> None:
+async def test_the_order_is_kept_for_any_batch_size(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         payloads = numbered(5000)
         async with Producer(client, "s", "t", linger_ms=0, batch_messages=70, in_flight=3) as producer:
@@ -90,7 +90,7 @@ async def test_the_order_is_kept_whatever_the_batches_are(tmp_path: Path) -> Non
         assert len(found) > 50
 
 
-async def test_messages_may_have_ids_headers_and_destinations_of_their_own(tmp_path: Path) -> None:
+async def test_messages_may_have_their_own_ids_headers_and_destinations(tmp_path: Path) -> None:
     async with connected(tmp_path, partitions=3) as (_, client):
         async with Producer(client, "s", "t", partitioning=to_partition(2)) as producer:
             await producer.send(Message(b"a", id=9, user_headers=b"h"))
@@ -116,7 +116,7 @@ async def test_balanced_batches_go_to_the_partitions_in_turn(tmp_path: Path) -> 
             assert [len(batch) for batch in await stored(client, partition_id)] == [2, 2]
 
 
-async def test_who_sends_faster_than_the_server_takes_waits_in_line(tmp_path: Path) -> None:
+async def test_a_sender_that_is_faster_than_the_server_has_to_wait(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with connected(tmp_path, files=disk) as (_, client):
         producer = Producer(client, "s", "t", linger_ms=0, batch_messages=1, buffered_bytes_max=3 * 1064)
@@ -139,7 +139,7 @@ async def test_who_sends_faster_than_the_server_takes_waits_in_line(tmp_path: Pa
         assert [batch[0][0] for batch in await stored(client)][3:] == [0, 2, 3]
 
 
-async def test_a_message_larger_than_all_that_may_be_in_hand_goes_alone(tmp_path: Path) -> None:
+async def test_a_message_larger_than_the_buffers_is_sent_alone(tmp_path: Path) -> None:
     async with (
         connected(tmp_path) as (_, client),
         Producer(client, "s", "t", linger_ms=3_600_000, buffered_bytes_max=100) as producer,
@@ -151,7 +151,7 @@ async def test_a_message_larger_than_all_that_may_be_in_hand_goes_alone(tmp_path
         assert [len(batch) for batch in await stored(client)] == [1, 1, 2]
 
 
-async def test_closing_refuses_who_waits_for_room(tmp_path: Path) -> None:
+async def test_closing_refuses_senders_that_wait_for_room(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with connected(tmp_path, files=disk) as (_, client):
         producer = Producer(client, "s", "t", buffered_bytes_max=1)
@@ -169,7 +169,7 @@ async def test_closing_refuses_who_waits_for_room(tmp_path: Path) -> None:
         assert await stored(client) == [[b"taken on"]]
 
 
-async def test_a_refusal_is_said_to_who_awaits_the_delivery_and_to_nobody_else(tmp_path: Path) -> None:
+async def test_a_refusal_is_raised_only_where_the_delivery_is_awaited(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client), Producer(client, "s", "t") as producer:
         delivery = await producer.send(b"a", to_partition(7))
         for _ in range(2):
@@ -179,7 +179,7 @@ async def test_a_refusal_is_said_to_who_awaits_the_delivery_and_to_nobody_else(t
         await producer.flush()
 
 
-async def test_a_refusal_that_nobody_awaits_is_said_by_flush_with_what_was_refused(tmp_path: Path) -> None:
+async def test_flush_raises_refusals_that_nobody_awaits_with_their_messages(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         producer = Producer(client, "s", "t")
         await producer.send(b"a", to_partition(7))
@@ -196,7 +196,7 @@ async def test_a_refusal_that_nobody_awaits_is_said_by_flush_with_what_was_refus
         assert await stored(client) == [[b"good"]]
 
 
-async def test_whoever_asked_to_be_told_of_failures_is_told(tmp_path: Path) -> None:
+async def test_failures_are_passed_to_the_callback(tmp_path: Path) -> None:
     failures: list[FailedSend] = []
     async with connected(tmp_path) as (_, client):
         async with Producer(client, "s", "t", on_failure=failures.append) as producer:
@@ -204,7 +204,7 @@ async def test_whoever_asked_to_be_told_of_failures_is_told(tmp_path: Path) -> N
         assert [failure.messages for failure in failures] == [[b"a"]]
 
 
-async def test_a_request_under_way_when_the_connection_is_lost_fails_unless_it_is_sent_again(
+async def test_a_pending_send_fails_with_the_connection_unless_it_is_resent(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -229,7 +229,7 @@ async def test_a_request_under_way_when_the_connection_is_lost_fails_unless_it_i
         await producer.close()
 
 
-async def test_sent_again_everything_is_there_in_order_even_over_a_restart_of_the_server(tmp_path: Path) -> None:
+async def test_with_resend_everything_is_stored_in_order_despite_a_restart(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
         payloads = numbered(3000)
         async with Producer(client, "s", "t", linger_ms=0, batch_messages=10, resend=True) as producer:
@@ -258,7 +258,7 @@ async def test_sent_again_everything_is_there_in_order_even_over_a_restart_of_th
         assert seen == sorted(set(firsts))
 
 
-async def test_a_server_that_does_not_come_back_fails_everything_that_waits_for_it(tmp_path: Path) -> None:
+async def test_everything_that_waits_fails_if_the_server_does_not_return(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, _):
         client = await server.client(SOON)
         producer = Producer(client, "s", "t", linger_ms=0, resend=True)
@@ -273,7 +273,7 @@ async def test_a_server_that_does_not_come_back_fails_everything_that_waits_for_
         await server.start()
 
 
-async def test_who_may_not_log_in_any_more_when_it_comes_back_is_told_why(tmp_path: Path) -> None:
+async def test_a_login_refused_after_a_reconnection_is_reported(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, root):
         token = (await root.create_personal_access_token("build")).token
         address = f"iggy://{token}@127.0.0.1:{server.port}?heartbeat_interval=0"
@@ -290,7 +290,7 @@ async def test_who_may_not_log_in_any_more_when_it_comes_back_is_told_why(tmp_pa
         assert await stored(root) == [[b"a"]]
 
 
-async def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+async def test_invalid_limits_are_refused(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         for limits in ({"batch_messages": 0}, {"buffered_bytes_max": 0}, {"in_flight": 0}, {"linger_ms": -1}):
             with pytest.raises(ValueError):

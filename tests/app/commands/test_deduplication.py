@@ -74,7 +74,7 @@ async def stored(partition: Partition) -> list[tuple[int, int, bytes]]:
     return kept
 
 
-def test_repetitions_are_left_out_and_offsets_stay_consecutive(tmp_path: Path) -> None:
+def test_duplicates_are_dropped_and_offsets_stay_consecutive(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
         dedup = deduplication()
         await dedup.append(partition, BOUNDS, batch(1, 2, 1, mark=b"a"), 0)
@@ -100,7 +100,7 @@ def without_ids(octets: bytearray) -> bytearray:
     return batch
 
 
-def test_messages_without_an_id_are_no_repetitions_of_each_other(tmp_path: Path) -> None:
+def test_messages_without_an_id_are_no_duplicates(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
         dedup = deduplication()
         await dedup.append(partition, BOUNDS, without_ids(batch(99, 1, 99, mark=b"a")), 0)
@@ -152,7 +152,7 @@ def test_purged_messages_may_be_sent_again(tmp_path: Path) -> None:
     with_partition(tmp_path, act)
 
 
-def test_what_the_log_has_is_remembered_by_who_comes_after(tmp_path: Path) -> None:
+def test_ids_are_read_back_from_the_log_after_a_restart(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
         dedup = deduplication()
         now = 1_000_000
@@ -169,7 +169,7 @@ def test_what_the_log_has_is_remembered_by_who_comes_after(tmp_path: Path) -> No
     with_partition(tmp_path, act)
 
 
-def test_what_is_older_than_the_expiry_is_not_read_back(tmp_path: Path) -> None:
+def test_ids_older_than_the_expiry_are_not_read_back(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
         dedup = deduplication()
         await dedup.append(partition, BOUNDS, batch(1), 0)
@@ -179,7 +179,7 @@ def test_what_is_older_than_the_expiry_is_not_read_back(tmp_path: Path) -> None:
     with_partition(tmp_path, act)
 
 
-def test_all_who_send_while_the_log_is_read_back_wait_for_it(tmp_path: Path) -> None:
+def test_sends_wait_while_the_ids_are_read_back(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
         await partition.append(batch(1, 2, 3))
         dedup, now = deduplication(), partition.last_timestamp
@@ -193,7 +193,7 @@ def test_all_who_send_while_the_log_is_read_back_wait_for_it(tmp_path: Path) -> 
     with_partition(tmp_path, act)
 
 
-def test_when_the_ids_of_all_partitions_have_no_room_the_oldest_are_forgotten_and_it_is_said(
+def test_the_oldest_ids_are_dropped_with_a_warning_when_memory_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
@@ -209,7 +209,7 @@ def test_when_the_ids_of_all_partitions_have_no_room_the_oldest_are_forgotten_an
     assert len(caplog.records) == 1
 
 
-def test_topics_say_for_themselves_what_holds_and_the_rest_is_the_servers() -> None:
+def test_topics_override_the_servers_defaults() -> None:
     dedup = Deduplication(System(message_deduplication=MessageDeduplication(max_entries=5, expiry=2)))
     assert dedup.bounds(TopicOptions()) is None
     assert dedup.bounds(TopicOptions(message_deduplication=True)) == Bounds(5, 2_000_000)

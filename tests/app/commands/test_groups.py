@@ -35,7 +35,7 @@ async def test_groups_are_listed_by_number_with_their_members_counted(tmp_path: 
         )
 
 
-async def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_path: Path) -> None:
+async def test_a_query_for_something_missing_gets_an_empty_response(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         for question in (
             requests.GetConsumerGroup("s", "t", "x"),
@@ -49,7 +49,7 @@ async def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_p
 
 
 @pytest.mark.parametrize("name", ["x", "7", " g ", "G", "ß" * 127, "y" * 255])
-async def test_any_name_of_1_to_255_bytes_will_do(tmp_path: Path, name: str) -> None:
+async def test_any_name_of_1_to_255_bytes_is_valid(tmp_path: Path, name: str) -> None:
     async with reading(tmp_path) as made:
         await made.root.ask(requests.CreateConsumerGroup("s", "t", name))
         assert (await made.root.ask(requests.GetConsumerGroup("s", "t", name))).info.name == name
@@ -71,7 +71,7 @@ async def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> 
         ("s", "t", 9, Code.CONSUMER_GROUP_ID_NOT_FOUND),
     ],
 )
-async def test_what_is_not_there_cannot_be_deleted_joined_or_left(
+async def test_a_missing_group_cannot_be_deleted_joined_or_left(
     tmp_path: Path, stream: str, topic: str, group: str | int, code: Code
 ) -> None:
     async with reading(tmp_path) as made:
@@ -107,7 +107,7 @@ async def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_pat
         assert payloads(await anne.poll(0))[0] == "0/0"
 
 
-async def test_offsets_of_a_deletion_that_was_cut_short_are_not_inherited(tmp_path: Path) -> None:
+async def test_offsets_left_by_an_interrupted_deletion_are_not_inherited(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         for partition in made.topic.served:
@@ -116,9 +116,7 @@ async def test_offsets_of_a_deletion_that_was_cut_short_are_not_inherited(tmp_pa
         assert [partition.offset_of(Kind.GROUP, 1) for partition in made.topic.served] == [None] * 3
 
 
-async def test_a_group_that_the_disk_does_not_let_go_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_whose_deletion_fails_still_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with reading(tmp_path) as made:
         await made.root.join()
 
@@ -136,7 +134,7 @@ async def test_a_group_that_the_disk_does_not_let_go_is_there_again(
         assert await made.root.ask(requests.GetConsumerGroups("s", "t")) == ()
 
 
-async def test_after_a_restart_the_group_is_there_without_members_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_after_a_restart_a_group_has_no_members_and_keeps_its_offsets(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.join()
@@ -184,7 +182,7 @@ async def test_every_message_is_delivered_to_one_member_once(tmp_path: Path) -> 
             assert order == list(range(20))
 
 
-async def test_joining_twice_is_joining_once(tmp_path: Path) -> None:
+async def test_joining_twice_changes_no_membership(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         for _ in range(2):
             await made.root.join()
@@ -192,7 +190,7 @@ async def test_joining_twice_is_joining_once(tmp_path: Path) -> None:
             assert made.root.session.groups == {(0, 0, 0)}
 
 
-async def test_who_is_no_member_cannot_leave(tmp_path: Path) -> None:
+async def test_only_members_can_leave(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
         await made.root.join()
@@ -201,7 +199,7 @@ async def test_who_is_no_member_cannot_leave(tmp_path: Path) -> None:
         assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
 
 
-async def test_a_connection_that_is_not_known_any_more_cannot_join(tmp_path: Path) -> None:
+async def test_a_session_that_was_removed_cannot_join(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         reader = await made.reader()
         made.gateway.sessions.remove(reader.session)
@@ -209,7 +207,7 @@ async def test_a_connection_that_is_not_known_any_more_cannot_join(tmp_path: Pat
         assert await made.owned() == []
 
 
-async def test_a_member_whose_end_nobody_has_noticed_is_dropped_when_the_next_one_joins(tmp_path: Path) -> None:
+async def test_a_member_without_a_session_is_dropped_when_another_joins(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         gone, staying, newcomer = await made.readers(3)
         await gone.join()
@@ -219,7 +217,7 @@ async def test_a_member_whose_end_nobody_has_noticed_is_dropped_when_the_next_on
         assert await made.owned() == [[0, 1], [2]]
 
 
-async def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
+async def test_a_session_that_ends_leaves_all_groups(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
         anne, bert = await made.readers(2)
@@ -237,7 +235,7 @@ async def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- handing over
 
 
-async def test_the_newcomer_waits_for_the_commit_and_then_reads_what_comes_after_it(tmp_path: Path) -> None:
+async def test_a_new_member_reads_after_the_commit_of_the_previous_owner(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -263,7 +261,7 @@ async def test_an_auto_commit_is_a_commit(tmp_path: Path) -> None:
         assert await made.owned() == [[0, 1], [2]]
 
 
-async def test_a_promised_partition_is_not_read_by_its_owner_who_names_it(tmp_path: Path) -> None:
+async def test_a_promised_partition_cannot_be_polled_by_its_owner(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -272,7 +270,7 @@ async def test_a_promised_partition_is_not_read_by_its_owner_who_names_it(tmp_pa
         assert (payloads(polled), polled.owned) == ([], False)
 
 
-async def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_committed(tmp_path: Path) -> None:
+async def test_after_the_timeout_a_new_member_gets_uncommitted_messages(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -290,7 +288,7 @@ async def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_com
 # -------------------------------------------------------------------------------------------- what becomes of the topic
 
 
-async def test_groups_follow_the_number_of_partitions(tmp_path: Path) -> None:
+async def test_groups_adapt_to_the_number_of_partitions(tmp_path: Path) -> None:
     async with reading(tmp_path, partitions=1) as made:
         for reader in await made.readers(2):
             await reader.join()
@@ -303,7 +301,7 @@ async def test_groups_follow_the_number_of_partitions(tmp_path: Path) -> None:
         assert info.partitions_count == 2
 
 
-async def test_a_purge_keeps_members_and_forgets_what_they_owe(tmp_path: Path) -> None:
+async def test_a_purge_keeps_members_and_drops_uncommitted_polls(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -315,7 +313,7 @@ async def test_a_purge_keeps_members_and_forgets_what_they_owe(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("deletion", [requests.DeleteTopic("s", "t"), requests.DeleteStream("s")])
-async def test_members_of_a_deleted_topic_are_members_of_nothing(tmp_path: Path, deletion: requests.Request) -> None:
+async def test_a_deleted_topic_ends_all_memberships(tmp_path: Path, deletion: requests.Request) -> None:
     async with reading(tmp_path) as made:
         reader = await made.reader()
         await reader.join()

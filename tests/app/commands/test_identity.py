@@ -34,7 +34,7 @@ async def replace_alice(made: World) -> None:
 # ------------------------------------------------------------------------------------------------- sessions
 
 
-async def test_the_late_close_of_an_evicted_session_removes_no_other_one(tmp_path: Path) -> None:
+async def test_closing_an_evicted_session_late_removes_no_other_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         evicted = await made.root()
         await make_group(evicted)
@@ -47,7 +47,7 @@ async def test_the_late_close_of_an_evicted_session_removes_no_other_one(tmp_pat
         assert made.gateway.sessions.get(later.session.client_id) is later.session
 
 
-async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_successor(tmp_path: Path) -> None:
+async def test_an_attached_session_does_not_act_for_the_successor_of_an_evicted_one(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
@@ -67,7 +67,7 @@ async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_
         assert await polling.ask(requests.SyncConsumerGroup("s", "t", "g")) is None
 
 
-async def test_who_has_set_a_new_password_may_log_out_once(tmp_path: Path) -> None:
+async def test_a_session_may_log_out_once_after_a_password_change(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
@@ -81,7 +81,7 @@ async def test_who_has_set_a_new_password_may_log_out_once(tmp_path: Path) -> No
         assert await refusal(alice.ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
 
 
-async def test_a_session_is_of_its_user_and_not_of_the_next_one_with_the_number(tmp_path: Path) -> None:
+async def test_a_session_never_acts_as_the_next_user_with_the_same_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=ALL)
         alice = await made.logged_in("alice")
@@ -96,7 +96,7 @@ async def test_a_session_is_of_its_user_and_not_of_the_next_one_with_the_number(
             assert await refusal(alice.ask(request)) == Code.UNAUTHENTICATED
 
 
-async def test_who_logs_in_as_somebody_else_leaves_the_groups_of_before(tmp_path: Path) -> None:
+async def test_logging_in_as_another_user_leaves_all_groups(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
@@ -113,7 +113,7 @@ async def test_who_logs_in_as_somebody_else_leaves_the_groups_of_before(tmp_path
 
 
 @pytest.mark.parametrize("how", ["replaced", "inactive", "another password", "no permission"])
-async def test_a_command_that_waited_for_the_catalogue_is_looked_at_again(tmp_path: Path, how: str) -> None:
+async def test_the_caller_is_checked_again_after_waiting_for_the_catalogue(tmp_path: Path, how: str) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_streams=True))
         alice = await made.logged_in("alice")
@@ -141,7 +141,7 @@ async def take_away(made: World, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["replaced", "inactive", "another password", "no permission"])
-async def test_what_was_read_meanwhile_is_handed_to_nobody_else(
+async def test_messages_are_not_returned_if_the_caller_lost_the_right_during_the_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     async with reading(tmp_path, 1) as made:
@@ -164,7 +164,7 @@ async def test_what_was_read_meanwhile_is_handed_to_nobody_else(
         assert await asked == (Code.UNAUTHORIZED if how == "no permission" else Code.UNAUTHENTICATED)
 
 
-async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothing(tmp_path: Path) -> None:
+async def test_a_manager_who_lost_the_right_while_waiting_changes_nothing(tmp_path: Path) -> None:
     changes = (
         requests.CreateUser("carol", "secret", ACTIVE, None),
         requests.UpdateUser("bob", "robert", None),
@@ -193,7 +193,7 @@ async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothin
 # ------------------------------------------------------------------------------------------------- the end of sessions
 
 
-async def test_a_new_password_ends_all_sessions_and_tokens_only_if_that_is_asked_for(tmp_path: Path) -> None:
+async def test_a_new_password_ends_all_sessions_and_tokens_only_on_request(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         text = (await (await made.logged_in("alice")).ask(requests.CreatePersonalAccessToken("build", 0))).token
@@ -212,7 +212,7 @@ async def test_a_new_password_ends_all_sessions_and_tokens_only_if_that_is_asked
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
-async def test_tokens_that_have_ended_are_void_even_if_a_crash_has_left_their_files(tmp_path: Path) -> None:
+async def test_ended_tokens_are_void_even_if_a_crash_has_left_their_files(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
@@ -226,7 +226,7 @@ async def test_tokens_that_have_ended_are_void_even_if_a_crash_has_left_their_fi
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
-async def test_all_sessions_of_oneself_end_at_a_command_and_those_of_others_for_their_managers(tmp_path: Path) -> None:
+async def test_users_end_their_own_sessions_and_managers_those_of_others(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         await made.user("bob", permissions=everywhere(manage_users=True))
@@ -244,7 +244,7 @@ async def test_all_sessions_of_oneself_end_at_a_command_and_those_of_others_for_
         assert await refusal(bob.ask(requests.EndSessions("root"))) == Code.UNAUTHORIZED
 
 
-async def test_a_session_that_is_in_no_list_ends_as_well(tmp_path: Path) -> None:
+async def test_unlisted_sessions_end_as_well(tmp_path: Path) -> None:
     """As those of single requests over HTTP, and those that were evicted."""
     async with world(tmp_path) as made:
         await made.user("alice")
@@ -302,7 +302,7 @@ ON_TOPIC_7 = Permissions(streams={3: StreamPermissions(topics={7: TopicPermissio
         ({"poll_messages": True}, everywhere(read_topics=True), False),
     ],
 )
-async def test_nobody_grants_or_revokes_what_they_do_not_have(
+async def test_users_can_only_grant_and_revoke_rights_that_they_have(
     tmp_path: Path, holds: dict[str, bool], grants: Permissions | None, allowed: bool
 ) -> None:
     expected = None if allowed else Code.UNAUTHORIZED
@@ -325,7 +325,7 @@ async def test_nobody_grants_or_revokes_what_they_do_not_have(
         assert await refusal(alice.ask(requests.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
 
 
-async def test_what_one_has_in_a_stream_one_grants_and_revokes_there_and_nowhere_else(tmp_path: Path) -> None:
+async def test_rights_in_a_stream_can_only_be_granted_and_revoked_there(tmp_path: Path) -> None:
     manager = Permissions(everywhere(manage_users=True).everywhere, IN_STREAM_3.streams)
     elsewhere = Permissions(streams={4: StreamPermissions(manage_topics=True)})
     async with world(tmp_path) as made:

@@ -12,7 +12,7 @@ from whippet.app.commands import requests
 from whippet.app.errors import Code
 
 
-async def test_every_change_of_the_catalogue_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_change_of_the_catalogue_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         with caplog.at_level(logging.INFO, logger="whippet.app.commands.registry"):

@@ -27,7 +27,7 @@ NOBODY = Consumer(ConsumerKind.GROUP, "nobody")
 # ------------------------------------------------------------------------------------------------------------ consumers
 
 
-async def test_an_offset_is_stored_told_moved_and_deleted(tmp_path: Path) -> None:
+async def test_an_offset_is_stored_returned_moved_and_deleted(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill(20)
         root = made.root
@@ -44,7 +44,7 @@ async def test_an_offset_is_stored_told_moved_and_deleted(tmp_path: Path) -> Non
         assert await refusal(root.forget(0, ONE)) == Code.CONSUMER_OFFSET_NOT_FOUND
 
 
-async def test_a_named_consumer_is_the_hash_of_its_name(tmp_path: Path) -> None:
+async def test_a_named_consumer_has_the_hash_of_its_name_as_number(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.store(4, 1, BILLING)
@@ -52,7 +52,7 @@ async def test_a_named_consumer_is_the_hash_of_its_name(tmp_path: Path) -> None:
         assert await made.root.stored(1, Consumer(ConsumerKind.CONSUMER, number)) == 4
 
 
-async def test_without_a_partition_a_consumer_means_the_first(tmp_path: Path) -> None:
+async def test_without_a_partition_a_consumer_uses_the_first_one(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.store(4, None, ONE)
@@ -62,7 +62,7 @@ async def test_without_a_partition_a_consumer_means_the_first(tmp_path: Path) ->
         assert await made.root.stored(0, ONE) is None
 
 
-async def test_consumers_and_groups_of_one_number_know_nothing_of_each_other(tmp_path: Path) -> None:
+async def test_consumers_and_groups_with_the_same_number_are_separate(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.join()
@@ -73,7 +73,7 @@ async def test_consumers_and_groups_of_one_number_know_nothing_of_each_other(tmp
         assert await made.root.stored(0) == 4
 
 
-async def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.store(4, 2, BILLING)
@@ -95,7 +95,7 @@ async def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
         (0, 0, NOBODY, Code.CONSUMER_GROUP_ID_NOT_FOUND),
     ],
 )
-async def test_an_offset_that_is_not_there_cannot_be_stored(
+async def test_an_offset_beyond_the_partition_cannot_be_stored(
     tmp_path: Path, offset: int, partition: int, consumer: Consumer, code: Code
 ) -> None:
     """Partition 0 has ten messages, 1 and 2 have none, and there is no 3."""
@@ -118,7 +118,7 @@ async def test_an_offset_that_is_not_there_cannot_be_stored(
         requests.GetConsumerOffset(NOBODY, "s", "t", 0),
     ],
 )
-async def test_asking_for_what_is_not_there_is_answered_with_nothing(
+async def test_a_query_for_a_missing_offset_gets_an_empty_response(
     tmp_path: Path, question: requests.GetConsumerOffset
 ) -> None:
     async with reading(tmp_path) as made:
@@ -126,9 +126,7 @@ async def test_asking_for_what_is_not_there_is_answered_with_nothing(
 
 
 @pytest.mark.parametrize("consumer", [ONE, GROUP])
-async def test_asking_for_the_offset_in_a_partition_that_is_not_there_is_refused(
-    tmp_path: Path, consumer: Consumer
-) -> None:
+async def test_a_query_for_an_offset_in_a_missing_partition_is_refused(tmp_path: Path, consumer: Consumer) -> None:
     async with reading(tmp_path) as made:
         assert (
             await refusal(made.root.ask(requests.GetConsumerOffset(consumer, "s", "t", 3))) == Code.PARTITION_NOT_FOUND
@@ -137,7 +135,7 @@ async def test_asking_for_the_offset_in_a_partition_that_is_not_there_is_refused
 
 @pytest.mark.parametrize(("partition", "code"), [(0, Code.CONSUMER_OFFSET_NOT_FOUND), (3, Code.PARTITION_NOT_FOUND)])
 @pytest.mark.parametrize("consumer", [ONE, GROUP])
-async def test_what_is_not_stored_cannot_be_deleted(
+async def test_only_stored_offsets_can_be_deleted(
     tmp_path: Path, consumer: Consumer, partition: int, code: Code
 ) -> None:
     async with reading(tmp_path) as made:
@@ -151,7 +149,7 @@ async def test_the_current_offset_of_an_empty_partition_is_0(tmp_path: Path) -> 
         assert (polled.partition_id, polled.current_offset, polled.messages_count) == (1, 0, 0)
 
 
-async def test_a_consumer_cannot_poll_a_partition_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_consumer_cannot_poll_a_missing_partition(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         assert await refusal(made.root.poll(3, consumer=ONE)) == Code.PARTITION_NOT_FOUND
 
@@ -159,7 +157,7 @@ async def test_a_consumer_cannot_poll_a_partition_that_is_not_there(tmp_path: Pa
 # ---------------------------------------------------------------------------------------------------------- auto-commit
 
 
-async def test_an_auto_commit_stores_the_last_message_that_was_handed_out(tmp_path: Path) -> None:
+async def test_an_auto_commit_stores_the_last_returned_offset(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         for expected in (3, 7, 9, 9):
@@ -168,14 +166,14 @@ async def test_an_auto_commit_stores_the_last_message_that_was_handed_out(tmp_pa
         assert payloads(await made.root.poll(0, consumer=ONE)) == []
 
 
-async def test_without_it_next_is_the_same_again(tmp_path: Path) -> None:
+async def test_without_auto_commit_next_returns_the_same_messages_again(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         for _ in range(2):
             assert payloads(await made.root.poll(0, consumer=ONE, count=2)) == ["0/0", "0/1"]
 
 
-async def test_it_never_moves_back_but_a_client_may(tmp_path: Path) -> None:
+async def test_an_auto_commit_never_moves_back_but_a_commit_may(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.join()
@@ -199,7 +197,7 @@ async def test_nothing_is_stored_for_an_empty_poll(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-async def test_a_member_polls_its_partitions_in_turn_and_commits_what_it_got_last(tmp_path: Path) -> None:
+async def test_a_member_polls_its_partitions_in_turn_and_commits_the_last_one(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.join()
@@ -214,7 +212,7 @@ async def test_a_member_polls_its_partitions_in_turn_and_commits_what_it_got_las
         assert [await made.root.stored(partition) for partition in range(3)] == [None, 1, 1]
 
 
-async def test_a_commit_from_before_a_partition_was_lost_does_not_take_the_group_back(tmp_path: Path) -> None:
+async def test_a_late_commit_does_not_set_the_group_back(tmp_path: Path) -> None:
     async with reading(tmp_path, partitions=2) as made:
         await made.fill(20)
         first, second, third = await made.readers(3)
@@ -235,7 +233,7 @@ async def test_a_commit_from_before_a_partition_was_lost_does_not_take_the_group
         assert await made.root.stored(1) == 3
 
 
-async def test_anybody_may_ask_how_far_a_group_is(tmp_path: Path) -> None:
+async def test_non_members_may_read_the_offset_of_a_group(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         await made.root.join()
@@ -245,7 +243,7 @@ async def test_anybody_may_ask_how_far_a_group_is(tmp_path: Path) -> None:
         assert await stranger.stored() == 4
 
 
-async def test_who_is_no_member_can_neither_poll_nor_commit(tmp_path: Path) -> None:
+async def test_non_members_can_neither_poll_nor_commit(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         for partition in (None, 0):
@@ -253,7 +251,7 @@ async def test_who_is_no_member_can_neither_poll_nor_commit(tmp_path: Path) -> N
                 assert await refusal(asked) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
 
 
-async def test_the_offsets_of_a_group_without_members_are_set_by_any_client_of_0_9(tmp_path: Path) -> None:
+async def test_any_0_9_client_may_set_the_offsets_of_a_group_without_members(tmp_path: Path) -> None:
     """An operator tells a group where to begin: `iggy consumer-offset set`. Members are not interfered with."""
     async with reading(tmp_path) as made:
         await made.fill()
@@ -276,7 +274,7 @@ async def test_the_offsets_of_a_group_without_members_are_set_by_any_client_of_0
         assert await refusal(operator.store(0, 9)) == Code.PARTITION_NOT_FOUND
 
 
-async def test_a_connection_that_is_not_known_any_more_can_do_neither(tmp_path: Path) -> None:
+async def test_a_session_that_was_removed_can_neither_poll_nor_commit(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         reader = await made.reader()
         await reader.join()
@@ -285,13 +283,13 @@ async def test_a_connection_that_is_not_known_any_more_can_do_neither(tmp_path: 
             assert await refusal(asked) == Code.STALE_CLIENT
 
 
-async def test_a_group_that_is_not_there_cannot_be_polled(tmp_path: Path) -> None:
+async def test_a_missing_group_cannot_be_polled(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         assert await refusal(made.root.poll(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert await refusal(made.root.forget(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
 
 
-async def test_somebody_elses_partition_is_polled_empty_and_not_committed(tmp_path: Path) -> None:
+async def test_a_partition_of_another_member_is_polled_empty_and_not_committed(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -304,7 +302,7 @@ async def test_somebody_elses_partition_is_polled_empty_and_not_committed(tmp_pa
         assert await refusal(bert.forget(0)) == Code.NOT_RESOLVED_CONSUMER
 
 
-async def test_a_surplus_member_gets_empty_polls_and_has_nothing_to_commit(tmp_path: Path) -> None:
+async def test_a_member_without_partitions_gets_empty_polls_and_cannot_commit(tmp_path: Path) -> None:
     async with reading(tmp_path, partitions=1) as made:
         await made.fill()
         anne, bert = await made.readers(2)
@@ -353,7 +351,7 @@ async def a_slow_poll(reader: Reader, patch: pytest.MonkeyPatch, **how: Any) -> 
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
-async def test_messages_of_a_partition_that_was_handed_over_meanwhile_go_to_one_member_only(
+async def test_messages_of_a_partition_that_moves_during_a_poll_go_to_one_member_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_commit: bool
 ) -> None:
     async with reading(tmp_path) as made:
@@ -391,7 +389,7 @@ async def _fewer_partitions(made: Reading, _reader: Reader) -> None:
 
 @pytest.mark.parametrize("event", [_purge, _delete_the_group, _make_the_group_again, _disconnect, _fewer_partitions])
 @pytest.mark.parametrize("auto_commit", [False, True])
-async def test_messages_that_are_not_the_members_any_more_are_not_handed_out(
+async def test_messages_are_not_returned_to_a_member_that_lost_the_partition(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     event: Callable[[Reading, Reader], Awaitable[None]],
@@ -407,7 +405,7 @@ async def test_messages_that_are_not_the_members_any_more_are_not_handed_out(
         assert all(partition.offset_of(Kind.GROUP, 0) is None for partition in made.topic.served)
 
 
-async def test_an_auto_commit_into_a_purged_partition_hands_out_nothing(
+async def test_an_auto_commit_into_a_purged_partition_returns_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with reading(tmp_path) as made:

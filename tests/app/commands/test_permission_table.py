@@ -118,7 +118,7 @@ def without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.BY_REQUEST, command.request, command._replace(handler=nothing))
 
 
-def test_the_table_is_about_all_commands() -> None:
+def test_the_table_has_all_commands() -> None:
     assert {code: type(request) for code, (_, request) in COMMANDS.items()} == {
         command.code: command.request for command in registry.COMMANDS
     }
@@ -126,7 +126,7 @@ def test_the_table_is_about_all_commands() -> None:
     assert named == {name for name, _ in grants() if name not in ("", "everything")}
 
 
-async def test_every_command_is_for_whom_the_protocol_says_and_for_nobody_else(
+async def test_every_command_needs_exactly_the_right_of_the_protocol(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as made:
@@ -145,7 +145,7 @@ async def test_every_command_is_for_whom_the_protocol_says_and_for_nobody_else(
             print(f"{code:4} {type(request).__name__:28} {right if everybody else ' '.join(found[code])}")  # noqa: T201
 
 
-async def test_oneself_may_be_seen_and_given_a_new_password_without_any_permission(
+async def test_users_may_see_themselves_and_change_their_password_without_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as made:
@@ -165,7 +165,7 @@ async def test_oneself_may_be_seen_and_given_a_new_password_without_any_permissi
             assert await refusal(alice.ask(requests.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
 
 
-async def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_things_are_not_found_for_every_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams and topics are looked for before permissions are asked; users and the server are not."""
 
     async with world(tmp_path) as made:
@@ -184,7 +184,9 @@ async def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("how", ["never logged in", "logged out", "inactive", "deleted", "replaced"])
-async def test_nobody_may_only_ping_and_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_without_a_login_only_ping_and_login_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     async with world(tmp_path) as made:
         alice = await peopled(made)
         without_effect(monkeypatch)
@@ -228,7 +230,7 @@ def sample(number: int) -> dict[int, bytes]:
     }
 
 
-async def test_a_client_over_tcp_gets_41_for_what_it_may_not_and_the_answer_for_what_it_may(tmp_path: Path) -> None:
+async def test_a_tcp_client_gets_41_for_commands_without_permission(tmp_path: Path) -> None:
     async with served(tmp_path, store={"catalog_syncs": False}) as made:
         root = await made.root()
         await make_topic(root)

@@ -10,7 +10,7 @@ from whippet.app.commands import requests, responses
 from whippet.app.errors import Code
 
 
-async def test_a_user_without_permissions_manages_his_own_tokens_and_sees_no_others(tmp_path: Path) -> None:
+async def test_users_without_permissions_manage_their_own_tokens_only(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice, root = await made.logged_in("alice"), await made.root()
@@ -29,7 +29,7 @@ async def test_a_user_without_permissions_manages_his_own_tokens_and_sees_no_oth
         assert await alice.ask(requests.GetPersonalAccessTokens()) == (responses.TokenInfo("two", NOON + 5 * SECOND),)
 
 
-async def test_a_deleted_token_opens_nothing(tmp_path: Path) -> None:
+async def test_a_deleted_token_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         token = (await root.ask(requests.CreatePersonalAccessToken("build", 0))).token

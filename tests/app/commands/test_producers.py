@@ -57,7 +57,7 @@ async def refused(send: object) -> CommandError:
     return caught.value
 
 
-async def test_balanced_sends_of_a_producer_go_where_its_id_says_and_repetitions_too(tmp_path: Path) -> None:
+async def test_balanced_sends_of_a_producer_go_to_the_partition_of_its_id(tmp_path: Path) -> None:
     async with reading(tmp_path, 5) as made:
         for number in range(8):
             identity = b"till-%d" % number
@@ -74,9 +74,7 @@ async def test_balanced_sends_of_a_producer_go_where_its_id_says_and_repetitions
 
 
 @pytest.mark.parametrize("to", [BALANCED, Partitioning(PartitioningKind.MESSAGES_KEY, key=b"a key")])
-async def test_a_send_that_comes_again_after_partitions_were_added_is_found_where_it_was(
-    tmp_path: Path, to: Partitioning
-) -> None:
+async def test_a_repeated_send_is_found_after_partitions_were_added(tmp_path: Path, to: Partitioning) -> None:
     async with reading(tmp_path, 1) as made:
         first = await send(made, "first", 1, to=to)
         await send(made, "second", 2, to=to)
@@ -90,7 +88,7 @@ async def test_a_send_that_comes_again_after_partitions_were_added_is_found_wher
         assert sum((await stored(made)).values()) == 3
 
 
-async def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the_new_one(tmp_path: Path) -> None:
+async def test_an_outdated_send_is_not_stored_in_a_new_partition(tmp_path: Path) -> None:
     async with reading(tmp_path, 1) as made:
         for sequence in range(20):
             await send(made, "a", sequence)
@@ -101,7 +99,7 @@ async def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the
         assert sum((await stored(made)).values()) == 21
 
 
-async def test_a_producer_id_is_its_users_and_nobody_else_fences_it_off_or_answers_for_it(tmp_path: Path) -> None:
+async def test_a_producer_id_belongs_to_its_user(tmp_path: Path) -> None:
     async with reading(tmp_path, 3) as made:
         await made.world.user("mallory", permissions=everywhere(send_messages=True))
         mallory = await made.world.logged_in("mallory")
@@ -118,7 +116,7 @@ async def test_a_producer_id_is_its_users_and_nobody_else_fences_it_off_or_answe
         assert await stored(made) == Counter({"first": 1, "second": 1, "x": 2})
 
 
-async def test_what_was_sent_before_producers_had_owners_is_still_known(tmp_path: Path) -> None:
+async def test_sends_from_before_producers_had_owners_are_still_known(tmp_path: Path) -> None:
     async with reading(tmp_path, 1) as made:
         await made.topic.served[0].append_once(texts("old"), Producer(b"till-7", 1, 1))
     async with reading(tmp_path, 1) as made:
@@ -131,7 +129,7 @@ async def test_what_was_sent_before_producers_had_owners_is_still_known(tmp_path
         assert await stored(made) == Counter({"old": 1, "new": 1})
 
 
-async def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> None:
+async def test_a_producer_that_names_partitions_numbers_sends_in_each(tmp_path: Path) -> None:
     async with reading(tmp_path, 2) as made:
         for number in range(2):
             to = Partitioning(PartitioningKind.PARTITION_ID, number)
@@ -140,7 +138,7 @@ async def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> N
         assert await stored(made) == {"0": 1, "1": 1}
 
 
-async def test_a_higher_epoch_anywhere_in_the_topic_fences_those_below_everywhere(tmp_path: Path) -> None:
+async def test_a_higher_epoch_fences_lower_ones_in_the_whole_topic(tmp_path: Path) -> None:
     async with reading(tmp_path, 2) as made:
         here, there = (Partitioning(PartitioningKind.PARTITION_ID, number) for number in range(2))
         await send(made, "a", 5, to=here)
@@ -152,7 +150,7 @@ async def test_a_higher_epoch_anywhere_in_the_topic_fences_those_below_everywher
         assert (await send(made, "c", 1, to=here, epoch=2)).base_offset == 1
 
 
-async def test_a_sequence_that_was_left_out_is_refused_once_it_has_passed(tmp_path: Path) -> None:
+async def test_a_skipped_sequence_number_is_refused_later(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await send(made, "a", 5)
         error = await refused(send(made, "x", 4))
@@ -166,7 +164,7 @@ async def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
         assert not await stored(made)
 
 
-async def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_purge(tmp_path: Path) -> None:
+async def test_responses_to_producers_survive_a_restart_and_not_a_purge(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         first = await send(made, "a", 1)
     async with reading(tmp_path) as made:
@@ -177,7 +175,7 @@ async def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_pur
         assert await stored(made) == {"b": 1}
 
 
-async def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_path: Path) -> None:
+async def test_with_deduplication_a_repetition_is_recognised_by_its_number_first(tmp_path: Path) -> None:
     def batch(*ids: int) -> bytearray:
         return build([Message(b"%d" % one, one) for one in ids], 1, bytes)
 
@@ -201,7 +199,7 @@ async def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_firs
         assert await stored(made) == {"1": 1, "2": 1, "3": 1}
 
 
-def test_texts_say_who_sends_or_are_refused_by_the_part_that_is_wrong() -> None:
+def test_producer_headers_are_parsed_or_refused_with_the_invalid_part() -> None:
     assert requests.producer("till-7", "0", "18446744073709551615") == Producer(b"till-7", 0, 2**64 - 1)
     assert requests.producer("käse", "007", "1").id == "käse".encode()
     for texts_, said in (

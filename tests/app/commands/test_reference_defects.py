@@ -17,7 +17,7 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.topic_options import UNLIMITED
 
 
-async def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_all(tmp_path: Path) -> None:
+async def test_1_a_changed_topic_keeps_the_limits_of_the_server(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
@@ -26,7 +26,7 @@ async def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_al
         assert (info.max_topic_size, info.message_expiry, info.replication_factor) == (UNLIMITED, UNLIMITED, 1)
 
 
-async def test_8_a_key_finds_no_partition_where_there_is_none(tmp_path: Path) -> None:
+async def test_8_a_send_by_key_is_refused_without_partitions(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await root.ask(requests.CreateStream("s"))
@@ -39,7 +39,7 @@ async def test_8_a_key_finds_no_partition_where_there_is_none(tmp_path: Path) ->
             assert await refusal(root.ask(sent)) == Code.TOPIC_ID_NOT_FOUND
 
 
-async def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_12_the_refusal_of_a_token_does_not_contain_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         async with world(tmp_path) as made:
             await made.user("alice")
@@ -56,7 +56,7 @@ async def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog
                 assert text not in caplog.text
 
 
-async def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_request_on(tmp_path: Path) -> None:
+async def test_16_an_inactive_user_is_refused_from_the_next_request_on(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=ALL)
         alice, root = await made.logged_in("alice"), await made.root()
@@ -67,7 +67,7 @@ async def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_reque
         assert alice.ended
 
 
-async def test_17_a_snapshot_has_each_part_once_and_is_made_on_one_thread(
+async def test_17_a_snapshot_has_each_part_once_and_is_created_on_one_thread(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as made:

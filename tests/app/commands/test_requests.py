@@ -16,5 +16,5 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("value", SECRETS, ids=lambda value: type(value).__name__)
-def test_a_secret_is_not_in_the_text_of_what_carries_it(value: object) -> None:
+def test_the_repr_of_a_request_contains_no_secret(value: object) -> None:
     assert "hunter22" not in f"{value!r} {value}"

@@ -42,7 +42,7 @@ async def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
         ("alice", "x" * 101, Code.INVALID_PASSWORD),
     ],
 )
-async def test_everybody_else_is_refused_and_stays_who_he_was(
+async def test_a_refused_login_does_not_change_the_session(
     tmp_path: Path, username: str, password: str, code: Code
 ) -> None:
     async with world(tmp_path) as made:
@@ -55,7 +55,7 @@ async def test_everybody_else_is_refused_and_stays_who_he_was(
             assert person.session.login == before
 
 
-async def test_a_user_name_of_digits_is_a_name_and_no_number(tmp_path: Path) -> None:
+async def test_a_user_name_of_digits_is_not_taken_for_a_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         assert await made.user("123") == 1
         assert await made.person().log_in("123", "123123") == 1
@@ -63,7 +63,7 @@ async def test_a_user_name_of_digits_is_a_name_and_no_number(tmp_path: Path) -> 
         assert await refusal(made.person().log_in("000", "root's password")) == Code.INVALID_CREDENTIALS
 
 
-async def test_a_user_who_is_not_there_costs_the_same_work_and_gets_the_same_answer(tmp_path: Path) -> None:
+async def test_an_unknown_user_costs_the_same_work_and_gets_the_same_response(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         await made.user("bob", status=UserStatus.INACTIVE)
@@ -93,7 +93,7 @@ async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> No
     assert known == await waits("nobody", tmp_path / "unknown")
 
 
-async def test_brute_force_backs_off(tmp_path: Path) -> None:
+async def test_brute_force_is_slowed_down(tmp_path: Path) -> None:
     """An hour of guessing as fast as answers come, from one address, over as many connections as one likes."""
 
     time = Seconds()
@@ -112,7 +112,7 @@ async def test_brute_force_backs_off(tmp_path: Path) -> None:
         assert sum(time.slept) <= USUAL.user_wait_max_s
 
 
-async def test_a_fleet_that_comes_back_at_once_gets_in(tmp_path: Path) -> None:
+async def test_a_fleet_that_reconnects_at_once_can_log_in(tmp_path: Path) -> None:
     time = Seconds()
     async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
         await made.user("alice")
@@ -121,7 +121,7 @@ async def test_a_fleet_that_comes_back_at_once_gets_in(tmp_path: Path) -> None:
         assert time.slept == []
 
 
-async def test_logging_in_again_replaces_who_spoke_before(tmp_path: Path) -> None:
+async def test_another_login_replaces_the_user(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         person = await made.root()
@@ -129,7 +129,7 @@ async def test_logging_in_again_replaces_who_spoke_before(tmp_path: Path) -> Non
         assert await refusal(person.ask(requests.GetUsers())) == Code.UNAUTHORIZED
 
 
-async def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: Path) -> None:
+async def test_a_logout_ends_all_rights_and_leaves_the_groups(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
@@ -145,7 +145,7 @@ async def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: 
         assert details.members == ()
 
 
-async def test_tokens_that_are_unknown_expired_or_of_a_user_who_was_inactive_open_nothing(tmp_path: Path) -> None:
+async def test_unknown_expired_and_voided_tokens_are_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
@@ -168,7 +168,7 @@ async def test_tokens_that_are_unknown_expired_or_of_a_user_who_was_inactive_ope
             assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(kept))) == Code.RESOURCE_NOT_FOUND
 
 
-async def test_whoever_has_not_logged_in_may_only_ping_and_log_in(tmp_path: Path) -> None:
+async def test_before_a_login_only_ping_and_login_are_allowed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         stranger = made.person()
         await stranger.ask(requests.Ping())
@@ -184,14 +184,14 @@ async def test_whoever_has_not_logged_in_may_only_ping_and_log_in(tmp_path: Path
             assert await refusal(stranger.ask(request)) == Code.UNAUTHENTICATED
 
 
-async def test_a_password_that_was_changed_while_it_was_compared_does_not_open_a_session(tmp_path: Path) -> None:
+async def test_a_password_that_was_changed_during_the_check_opens_no_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
         await _while_comparing(made, alice.ask(requests.ChangePassword("alice", "alicealice", "another one")))
 
 
-async def test_a_user_who_was_deleted_while_his_password_was_compared_does_not_get_in(tmp_path: Path) -> None:
+async def test_a_user_who_was_deleted_during_the_check_cannot_log_in(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
@@ -215,7 +215,7 @@ async def _while_comparing(made: World, change: object) -> None:
     assert person.session.login is None
 
 
-async def test_permissions_of_the_user_count_not_those_of_the_one_before_him(tmp_path: Path) -> None:
+async def test_the_permissions_of_the_current_user_apply(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(read_users=True))
         alice = await made.logged_in("alice")

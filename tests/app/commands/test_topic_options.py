@@ -58,7 +58,7 @@ def limits(info: responses.TopicInfo) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------------------------- creating
 
 
-async def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_path: Path) -> None:
+async def test_chosen_options_apply_are_described_and_survive_a_restart(tmp_path: Path) -> None:
     chosen = options(
         durability="Persisted",
         consumer_offset_durability="replicated",
@@ -89,7 +89,7 @@ async def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_pat
         assert partition.durability is Durability.SYNCED
 
 
-async def test_a_topic_with_enforce_fsync_is_synced_before_a_send_is_answered_also_after_a_start(
+async def test_enforce_fsync_syncs_before_the_response_also_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as here:
@@ -103,7 +103,7 @@ async def test_a_topic_with_enforce_fsync_is_synced_before_a_send_is_answered_al
         assert partition.durability is Durability.SYNCED
 
 
-async def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression_choose_nothing(tmp_path: Path) -> None:
+async def test_fields_of_classic_clients_choose_unless_they_are_0_or_uncompressed(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         info = await made(root)
@@ -119,7 +119,7 @@ async def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression
         }
 
 
-async def test_a_field_that_says_something_wins_over_the_option_of_its_name(tmp_path: Path) -> None:
+async def test_a_field_has_precedence_over_the_option_of_the_same_name(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         chosen = options(compression_algorithm="gzip", message_expiry="1 s", max_topic_size="2 GiB")
@@ -132,7 +132,7 @@ async def test_a_field_that_says_something_wins_over_the_option_of_its_name(tmp_
         assert limits(info) == (2, 6, 4 * GIB)
 
 
-async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None:
+async def test_unchosen_options_have_the_servers_defaults(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         system = System()
         topic = msgspec.structs.replace(system.topic, max_size=5 * GIB, message_expiry=DAY)
@@ -165,7 +165,7 @@ async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None
         *("replication", "compression"),
     ],
 )
-async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
+async def test_invalid_options_create_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         await root.ask(requests.CreateStream("s"))
@@ -186,7 +186,7 @@ async def test_a_fixed_topic_keeps_its_partitions(tmp_path: Path) -> None:
         await root.ask(requests.PurgeTopic("s", 0))
 
 
-async def test_a_segment_of_its_own_lets_a_topic_be_smaller_than_the_segments_of_the_server(tmp_path: Path) -> None:
+async def test_a_topic_with_its_own_segment_size_may_be_smaller_than_the_servers_segments(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         await made(root, options=options(segment_size="1 MiB", max_topic_size="1 MiB"))
@@ -195,7 +195,7 @@ async def test_a_segment_of_its_own_lets_a_topic_be_smaller_than_the_segments_of
         assert await refusal(changed(root, options=options(max_topic_size="1 KiB"))) == Code.INVALID_TOPIC_SIZE
 
 
-async def test_what_is_reserved_has_a_bound_for_partitions_that_are_added_too(tmp_path: Path) -> None:
+async def test_reserved_disk_space_is_limited_for_added_partitions_too(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         await made(root, 63, options=options(preallocate_segments="true", segment_size="1 GiB"))
@@ -207,7 +207,7 @@ async def test_what_is_reserved_has_a_bound_for_partitions_that_are_added_too(tm
 # ------------------------------------------------------------------------------------------------------------- changing
 
 
-async def test_a_change_of_the_name_alone_changes_nothing_else_whether_the_rest_is_left_out_or_0(
+async def test_renaming_a_topic_changes_nothing_else_with_0_and_without_fields(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as here:
@@ -226,7 +226,7 @@ async def test_a_change_of_the_name_alone_changes_nothing_else_whether_the_rest_
         assert (await (await here.root()).ask(requests.GetTopic("s", "t"))).info == before
 
 
-async def test_what_a_change_names_holds_and_was_chosen(tmp_path: Path) -> None:
+async def test_changed_options_apply_and_count_as_chosen(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         await made(root)
@@ -242,7 +242,7 @@ async def test_what_a_change_names_holds_and_was_chosen(tmp_path: Path) -> None:
         assert described(info)[0]["compression_algorithm"] == "none"
 
 
-async def test_no_compression_where_there_is_none_is_no_choice(tmp_path: Path) -> None:
+async def test_choosing_no_compression_for_an_uncompressed_topic_changes_nothing(tmp_path: Path) -> None:
     """Classic clients have to say something."""
 
     async with world(tmp_path) as here:
@@ -251,7 +251,7 @@ async def test_no_compression_where_there_is_none_is_no_choice(tmp_path: Path) -
         assert described(await changed(root, compression_algorithm=1))[0] == {}
 
 
-async def test_what_is_fixed_cannot_be_changed(tmp_path: Path) -> None:
+async def test_fixed_options_cannot_be_changed(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
         before = await made(root)
@@ -264,7 +264,7 @@ async def test_what_is_fixed_cannot_be_changed(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- describing, other scopes
 
 
-async def test_options_are_described_to_whoever_has_logged_in(tmp_path: Path) -> None:
+async def test_options_are_described_to_every_logged_in_user(tmp_path: Path) -> None:
     async with world(tmp_path, messages_required_to_save=9, durability=Durability.MEMORY) as here:
         await here.user("alice")
         alice = await here.logged_in("alice")

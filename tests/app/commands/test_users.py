@@ -18,7 +18,7 @@ from whippet.app.model.identity import UserStatus
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 
 
-async def test_a_user_is_described_as_he_was_made(tmp_path: Path) -> None:
+async def test_a_user_is_described_as_created(tmp_path: Path) -> None:
     permissions = Permissions(streams={3: StreamPermissions(read_stream=True)})
     async with world(tmp_path) as made:
         root = await made.root()
@@ -33,7 +33,7 @@ async def test_a_user_is_described_as_he_was_made(tmp_path: Path) -> None:
         assert (await root.ask(requests.GetUser(0))).permissions == ALL
 
 
-async def test_a_user_who_is_not_there_is_nothing_to_see_and_cannot_be_changed(tmp_path: Path) -> None:
+async def test_an_unknown_user_cannot_be_seen_or_changed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         for missing in (99, "nobody", "0"):
@@ -70,7 +70,9 @@ REQUESTS = {
         (everywhere(manage_users=True), set(REQUESTS)),
     ],
 )
-async def test_who_may_do_what_with_others(tmp_path: Path, permissions: Permissions | None, allowed: set[str]) -> None:
+async def test_only_managers_may_see_and_change_others(
+    tmp_path: Path, permissions: Permissions | None, allowed: set[str]
+) -> None:
     """The permission comes before the question whether the user is there."""
 
     async with world(tmp_path) as made:
@@ -81,7 +83,7 @@ async def test_who_may_do_what_with_others(tmp_path: Path, permissions: Permissi
         assert refused == set(REQUESTS) - allowed
 
 
-async def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Path) -> None:
+async def test_users_see_themselves_and_change_their_own_passwords(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
@@ -106,7 +108,7 @@ async def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Pat
         ("alicealice", "alicealice", None),
     ],
 )
-async def test_changing_a_password_takes_the_current_one_even_from_root(
+async def test_changing_a_password_requires_the_current_one_even_from_root(
     tmp_path: Path, current: str, new: str, code: Code | None
 ) -> None:
     async with world(tmp_path) as made:
@@ -129,7 +131,7 @@ async def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_pa
         assert sum(time.slept) > 5
 
 
-async def test_of_two_who_change_a_password_at_once_one_is_refused(tmp_path: Path) -> None:
+async def test_of_two_concurrent_password_changes_one_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
@@ -142,7 +144,7 @@ async def test_of_two_who_change_a_password_at_once_one_is_refused(tmp_path: Pat
 # ---------------------------------------------------------------------------------------------- deleted and inactive
 
 
-async def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) -> None:
+async def test_deleting_a_user_ends_their_sessions_and_tokens(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         first, second = await made.logged_in("alice"), await made.logged_in("alice")
@@ -158,7 +160,7 @@ async def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) 
         assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
 
 
-async def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> None:
+async def test_ended_sessions_leave_their_groups_immediately(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
@@ -170,7 +172,7 @@ async def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> 
         assert (await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members == ()
 
 
-async def test_the_next_user_of_a_number_has_nothing_of_the_one_before(tmp_path: Path) -> None:
+async def test_a_new_user_inherits_nothing_from_the_previous_one_with_the_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_users=True))
         before = await made.logged_in("alice")
@@ -201,7 +203,7 @@ async def test_making_a_user_inactive_ends_sessions_and_tokens_for_good(tmp_path
         await again.ask(requests.CreatePersonalAccessToken("build", 0))
 
 
-async def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -> None:
+async def test_users_who_delete_themselves_get_a_response_and_lose_the_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_users=True))
         alice, other = await made.logged_in("alice"), await made.logged_in("alice")
@@ -210,7 +212,7 @@ async def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -
         assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
 
 
-async def test_a_token_made_while_its_user_is_deleted_does_not_stay(
+async def test_a_token_created_while_its_user_is_deleted_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as made:
@@ -227,7 +229,7 @@ async def test_a_token_made_while_its_user_is_deleted_does_not_stay(
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
-async def test_root_stays(tmp_path: Path) -> None:
+async def test_root_cannot_be_deleted(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_users=True))
         for asker in (await made.root(), await made.logged_in("alice")):
@@ -237,7 +239,7 @@ async def test_root_stays(tmp_path: Path) -> None:
                 assert await refusal(asker.ask(request)) == Code.CANNOT_CHANGE_PERMISSIONS
 
 
-async def test_renaming_and_changing_the_status_go_together_or_apart(tmp_path: Path) -> None:
+async def test_the_name_and_the_status_can_be_changed_together_or_separately(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()

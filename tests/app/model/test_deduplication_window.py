@@ -30,7 +30,7 @@ def send(window: DeduplicationWindow, numbers: Sequence[int], now: int = 0) -> l
     return list(map(int, taken.new))
 
 
-async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
+async def test_an_id_is_new_once_within_and_across_batches() -> None:
     window = DeduplicationWindow(Bounds(10, 0))
     assert send(window, [A, B, A, A]) == [0, 1]
     assert send(window, [B, C, A]) == [1]
@@ -38,7 +38,7 @@ async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
 
 
 @pytest.mark.parametrize("count", [5, 12, 13, 500])
-async def test_of_many_that_come_twice_in_one_batch_the_first_ones_are_new(count: int) -> None:
+async def test_of_many_duplicates_within_a_batch_the_first_ones_are_new(count: int) -> None:
     window = DeduplicationWindow(Bounds(0, 0))
     numbers = [random.Random(count).randrange(count // 2 + 1) for _ in range(count)]
     first = {number: place for place, number in reversed(list(enumerate(numbers))) if number != NOTHING}
@@ -47,7 +47,7 @@ async def test_of_many_that_come_twice_in_one_batch_the_first_ones_are_new(count
     assert send(window, numbers) == nameless
 
 
-async def test_what_has_no_id_is_always_new() -> None:
+async def test_a_message_without_an_id_is_always_new() -> None:
     window = DeduplicationWindow(Bounds(10, 0))
     assert send(window, [NOTHING, A, NOTHING]) == [0, 1, 2]
     taken = take(window, [NOTHING, A, B])
@@ -58,7 +58,7 @@ async def test_what_has_no_id_is_always_new() -> None:
     assert len(window) == 2
 
 
-async def test_the_oldest_ids_make_room() -> None:
+async def test_the_oldest_ids_are_dropped_first() -> None:
     window = DeduplicationWindow(Bounds(2, 0))
     send(window, [A])
     send(window, [B, C])
@@ -73,7 +73,7 @@ async def test_an_id_is_forgotten_at_its_age_and_not_before() -> None:
     assert send(window, [A], now=150) == [0]
 
 
-async def test_an_id_that_was_long_under_way_has_its_age_from_when_it_came() -> None:
+async def test_the_age_of_an_id_counts_from_the_end_of_its_write() -> None:
     window = DeduplicationWindow(Bounds(0, 100))
     slow = take(window, [A], now=0)
     send(window, [B], now=10)
@@ -82,7 +82,7 @@ async def test_an_id_that_was_long_under_way_has_its_age_from_when_it_came() -> 
     assert send(window, [A, B], now=190) == [0, 1]
 
 
-async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kept_for_long() -> None:
+async def test_of_many_ids_none_is_forgotten_early_and_none_is_kept_for_long() -> None:
     window = DeduplicationWindow(Bounds(0, 10_000))
     for now in range(30_000):
         send(window, [now + 1], now)
@@ -90,7 +90,7 @@ async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kep
     assert 10_000 <= len(window) <= 10_020
 
 
-async def test_what_is_under_way_is_undecided_until_it_is_in_the_log_or_has_failed() -> None:
+async def test_a_pending_id_is_undecided_until_its_write_has_ended() -> None:
     window = DeduplicationWindow(Bounds(1, 0))
     taken = take(window, [A])
     assert taken.new.tolist() == [0]
@@ -101,7 +101,7 @@ async def test_what_is_under_way_is_undecided_until_it_is_in_the_log_or_has_fail
     assert send(window, [A]) == [0]
 
 
-async def test_bounds_may_change_and_hold_from_then_on() -> None:
+async def test_changed_bounds_apply_at_once() -> None:
     window = DeduplicationWindow(Bounds(0, 0))
     send(window, range(1, 101))
     window.bounds = Bounds(10, 0)
@@ -110,7 +110,7 @@ async def test_bounds_may_change_and_hold_from_then_on() -> None:
     assert send(window, [90, 91]) == [0]
 
 
-async def test_what_the_log_had_before_is_no_news() -> None:
+async def test_ids_from_the_log_are_known() -> None:
     window = DeduplicationWindow(Bounds(3, 100))
     window.fill(ids_of([NOTHING, A, B]), 20)
     window.fill(ids_of([B, C, NOTHING, 7]), 40)

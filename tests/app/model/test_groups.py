@@ -66,7 +66,7 @@ class World:
         (1, 2, [1, 0]),
     ],
 )
-def test_members_that_have_polled_nothing_share_at_once(partitions: int, members: int, shares: list[int]) -> None:
+def test_members_that_have_polled_nothing_share_immediately(partitions: int, members: int, shares: list[int]) -> None:
     world = World(partitions)
     world.join(*range(100, 100 + members))
     assert world.shares == shares
@@ -74,7 +74,7 @@ def test_members_that_have_polled_nothing_share_at_once(partitions: int, members
     assert sorted(itertools.chain(*world.owned)) == list(range(partitions))
 
 
-def test_the_newcomer_gets_the_last_partitions_of_those_who_have_too_many() -> None:
+def test_a_new_member_gets_the_last_partitions_of_members_with_too_many() -> None:
     world = World(3)
     world.join(ANNE)
     assert world.owned == [[0, 1, 2]]
@@ -111,7 +111,7 @@ def test_a_new_member_has_the_highest_number() -> None:
 # --------------------------------------------------------------------------------------------------------- handing over
 
 
-def test_what_is_in_somebodys_hands_moves_only_after_the_commit() -> None:
+def test_a_polled_partition_moves_only_after_the_commit() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -127,7 +127,7 @@ def test_what_is_in_somebodys_hands_moves_only_after_the_commit() -> None:
     assert world.group.partition_to_poll(ANNE, 1) is None
 
 
-def test_what_is_committed_already_moves_at_once() -> None:
+def test_a_committed_partition_moves_immediately() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -149,7 +149,7 @@ def test_a_commit_of_another_partition_moves_nothing() -> None:
     assert world.owned == [[0, 1, 3], [2]]
 
 
-def test_a_promised_partition_is_skipped_in_turn_and_not_read_when_named() -> None:
+def test_a_promised_partition_cannot_be_polled_in_turn_or_by_name() -> None:
     world = World(3)
     world.join(ANNE)
     world.poll(ANNE, 2, last_offset=4)
@@ -162,7 +162,7 @@ def test_a_promised_partition_is_skipped_in_turn_and_not_read_when_named() -> No
     assert world.owned == [[0, 1], [2]]
 
 
-def test_what_was_being_read_when_the_partition_was_promised_is_handed_out() -> None:
+def test_messages_that_were_being_read_when_the_partition_was_promised_are_returned() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=0)
@@ -175,7 +175,7 @@ def test_what_was_being_read_when_the_partition_was_promised_is_handed_out() -> 
     assert world.owned == [[0], [1]]
 
 
-def test_a_promise_that_is_too_old_is_kept_without_a_commit() -> None:
+def test_an_overdue_partition_moves_without_a_commit() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -187,7 +187,7 @@ def test_a_promise_that_is_too_old_is_kept_without_a_commit() -> None:
     assert world.owned == [[0], [1]]
 
 
-def test_the_heir_owes_nothing_for_what_the_owner_before_him_has_polled() -> None:
+def test_the_heir_need_not_commit_what_the_previous_owner_polled() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -199,7 +199,7 @@ def test_the_heir_owes_nothing_for_what_the_owner_before_him_has_polled() -> Non
     assert world.owned == [[0], [1]]
 
 
-def test_a_second_newcomer_may_get_what_was_promised_to_the_first() -> None:
+def test_a_promise_may_pass_to_a_second_new_member() -> None:
     world = World(4)
     world.join(ANNE)
     for partition in range(4):
@@ -225,7 +225,7 @@ def test_a_new_heir_gives_the_owner_no_more_time() -> None:
     assert world.shares == [2, 1, 1]
 
 
-def test_four_members_after_one_another_end_with_even_shares_however_much_is_uncommitted() -> None:
+def test_four_joining_members_end_with_even_shares_despite_uncommitted_messages() -> None:
     world = World(10)
     world.join(ANNE)
     for partition in range(10):
@@ -240,7 +240,7 @@ def test_four_members_after_one_another_end_with_even_shares_however_much_is_unc
 # --------------------------------------------------------------------------------------------------------- dealing anew
 
 
-def test_whoever_leaves_leaves_all_partitions_to_be_dealt_anew() -> None:
+def test_when_a_member_leaves_all_partitions_are_reassigned() -> None:
     world = World(5)
     world.join(ANNE, BERT, CARL)
     world.poll(ANNE, 0, last_offset=3)
@@ -249,7 +249,7 @@ def test_whoever_leaves_leaves_all_partitions_to_be_dealt_anew() -> None:
     assert not world.group.leave(BERT)
 
 
-def test_leaving_ends_the_promises() -> None:
+def test_when_a_member_leaves_all_promises_end() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -260,7 +260,7 @@ def test_leaving_ends_the_promises() -> None:
     assert world.owned == [[0, 1]]
 
 
-def test_the_last_one_leaves_nobody_an_owner() -> None:
+def test_without_members_no_partition_has_an_owner() -> None:
     world = World(3)
     world.join(ANNE)
     world.group.leave(ANNE)
@@ -269,7 +269,7 @@ def test_the_last_one_leaves_nobody_an_owner() -> None:
     assert world.owned == [[0, 1, 2]]
 
 
-def test_partitions_are_dealt_anew_when_there_are_more() -> None:
+def test_added_partitions_cause_a_reassignment() -> None:
     world = World(1)
     world.join(ANNE, BERT)
     assert world.shares == [1, 0]
@@ -277,7 +277,7 @@ def test_partitions_are_dealt_anew_when_there_are_more() -> None:
     assert world.owned == [[0, 2], [1, 3]]
 
 
-def test_partitions_are_dealt_anew_when_there_are_fewer() -> None:
+def test_deleted_partitions_cause_a_reassignment() -> None:
     world = World(5)
     world.join(ANNE, BERT, CARL)
     world.group.repartition(2)
@@ -287,7 +287,7 @@ def test_partitions_are_dealt_anew_when_there_are_fewer() -> None:
     assert world.group.partition_to_poll(ANNE, None) is None
 
 
-def test_who_keeps_a_partition_still_has_to_commit_what_he_got_of_it() -> None:
+def test_a_member_that_keeps_a_partition_still_has_to_commit_what_it_polled() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -297,7 +297,7 @@ def test_who_keeps_a_partition_still_has_to_commit_what_he_got_of_it() -> None:
     assert world.owned == [[0, 1], []]
 
 
-def test_a_partition_that_was_deleted_and_made_again_has_been_polled_by_nobody() -> None:
+def test_a_recreated_partition_was_polled_by_nobody() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -307,7 +307,7 @@ def test_a_partition_that_was_deleted_and_made_again_has_been_polled_by_nobody()
     assert world.owned == [[0], [1]]
 
 
-def test_a_member_that_lost_a_partition_uncommitted_does_not_take_the_group_back_later() -> None:
+def test_a_late_commit_for_a_lost_partition_does_not_set_the_group_back() -> None:
     world = World(2)
     world.join(ANNE, BERT, CARL)
     world.poll(BERT, 1, 9)
@@ -328,7 +328,7 @@ def test_a_member_that_lost_a_partition_uncommitted_does_not_take_the_group_back
     assert not world.group.is_late(BERT, 1, 5, 29)
 
 
-def test_who_had_committed_all_before_he_lost_a_partition_may_go_back_in_it() -> None:
+def test_a_member_that_had_committed_everything_may_go_back() -> None:
     world = World(2)
     world.join(ANNE, BERT, CARL)
     world.poll(BERT, 1, 9)
@@ -338,7 +338,7 @@ def test_who_had_committed_all_before_he_lost_a_partition_may_go_back_in_it() ->
     assert not world.group.is_late(BERT, 1, 0, 9)
 
 
-def test_a_purge_lets_promised_partitions_go() -> None:
+def test_after_a_purge_promised_partitions_move() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
@@ -366,7 +366,7 @@ def test_a_member_polls_its_partitions_in_turn() -> None:
     assert [world.group.partition_to_poll(BERT, None) for _ in range(3)] == [3, 4, 3]
 
 
-def test_a_surplus_member_polls_nothing() -> None:
+def test_a_member_without_partitions_polls_nothing() -> None:
     world = World(1)
     world.join(ANNE, BERT)
     assert world.group.partition_to_poll(BERT, None) is None
@@ -375,14 +375,14 @@ def test_a_surplus_member_polls_nothing() -> None:
 
 
 @pytest.mark.parametrize("wanted", [-1, 2, 3, 2**32 - 1])
-def test_a_partition_of_somebody_else_or_of_nobody_is_not_polled(wanted: int) -> None:
+def test_a_member_cannot_poll_a_partition_that_it_does_not_own(wanted: int) -> None:
     world = World(3)
     world.join(ANNE, BERT)
     assert world.group.partition_to_poll(ANNE, wanted) is None
     assert world.group.partition_to_commit(ANNE, wanted) is None
 
 
-def test_a_commit_without_a_partition_means_the_one_polled_last() -> None:
+def test_a_commit_without_a_partition_applies_to_the_one_polled_last() -> None:
     world = World(3)
     world.join(ANNE)
     for expected in (0, 1, 2, 0):
@@ -392,7 +392,7 @@ def test_a_commit_without_a_partition_means_the_one_polled_last() -> None:
         assert world.group.partition_to_commit(ANNE, None) == expected
 
 
-def test_a_poll_that_gave_nothing_does_not_change_which_partition_is_committed() -> None:
+def test_an_empty_poll_does_not_change_the_partition_of_the_next_commit() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 0, last_offset=4)
@@ -400,7 +400,7 @@ def test_a_poll_that_gave_nothing_does_not_change_which_partition_is_committed()
     assert world.group.partition_to_commit(ANNE, None) == 0
 
 
-def test_before_the_first_message_a_commit_means_the_partition_that_comes_next() -> None:
+def test_before_the_first_message_a_commit_applies_to_the_next_partition() -> None:
     world = World(2)
     world.join(ANNE)
     assert world.group.partition_to_commit(ANNE, None) == 0
@@ -409,7 +409,7 @@ def test_before_the_first_message_a_commit_means_the_partition_that_comes_next()
     assert world.group.partition_to_commit(ANNE, None) == 1
 
 
-def test_a_commit_without_a_partition_never_goes_to_another_one_than_was_polled() -> None:
+def test_a_commit_without_a_partition_never_applies_to_one_that_was_not_polled() -> None:
     world = World(2)
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=4)
@@ -423,7 +423,7 @@ def test_a_commit_without_a_partition_never_goes_to_another_one_than_was_polled(
     assert world.group.partition_to_commit(ANNE, 1) == 1
 
 
-def test_messages_read_while_the_partition_went_to_another_member_are_not_handed_out() -> None:
+def test_messages_are_not_returned_if_the_partition_has_moved_during_the_read() -> None:
     world = World(2)
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 1) == 1
@@ -432,7 +432,7 @@ def test_messages_read_while_the_partition_went_to_another_member_are_not_handed
     assert not world.group.record_poll(ANNE, 1, 9)
 
 
-def test_nor_if_the_partition_has_come_back_meanwhile() -> None:
+def test_nor_if_the_partition_has_moved_and_come_back() -> None:
     world = World(2)
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 1) == 1
@@ -443,7 +443,7 @@ def test_nor_if_the_partition_has_come_back_meanwhile() -> None:
     world.poll(ANNE, 1, last_offset=9)
 
 
-def test_nor_if_the_member_has_left_or_joined_again() -> None:
+def test_nor_if_the_member_has_left_or_rejoined() -> None:
     world = World(1)
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 0) == 0
@@ -453,7 +453,7 @@ def test_nor_if_the_member_has_left_or_joined_again() -> None:
     assert not world.group.record_poll(ANNE, 0, 9)
 
 
-def test_nor_if_the_partition_was_deleted_or_purged_meanwhile() -> None:
+def test_nor_if_the_partition_was_deleted_or_purged() -> None:
     world = World(2)
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 1) == 1
@@ -467,7 +467,7 @@ def test_nor_if_the_partition_was_deleted_or_purged_meanwhile() -> None:
 # ---------------------------------------------------------------------------------------------------------- generations
 
 
-def test_every_change_of_what_is_offered_is_a_new_generation() -> None:
+def test_every_change_of_an_assignment_is_a_new_generation() -> None:
     world = World(2)
     seen = [world.group.generation]
 

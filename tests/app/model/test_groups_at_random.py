@@ -247,5 +247,5 @@ class Members(RuleBasedStateMachine):
 
 
 @sized("lives", 50, long=300)
-def test_whoever_comes_and_goes_every_message_is_processed(lives: int) -> None:
+def test_every_message_is_processed_whichever_members_come_and_go(lives: int) -> None:
     run_state_machine_as_test(Members, settings=settings(deadline=None, max_examples=lives, stateful_step_count=100))

@@ -45,7 +45,7 @@ def code(of: ReplayCache, *asked: Any, **how: Any) -> Code:
 # --------------------------------------------------------------------------------------------------------- one session
 
 
-async def test_what_is_repeated_is_answered_as_it_was() -> None:
+async def test_a_repeated_request_gets_the_same_response() -> None:
     cache = register(caches_of(), 7)
     assert find(cache, 7, 1, 11) is None
     respond(cache, 1, 11)
@@ -53,7 +53,7 @@ async def test_what_is_repeated_is_answered_as_it_was() -> None:
     assert find(cache, 7, 2, 11) is None
 
 
-async def test_what_is_still_in_hand_is_waited_for() -> None:
+async def test_a_repeated_request_waits_for_a_pending_response() -> None:
     cache = register(caches_of(), 7)
     in_hand = cache.start(1, SEND, 11, counted=False)
     found = cache.find(7, 1, SEND, 11, append=True, counted=False)
@@ -72,7 +72,7 @@ async def test_numbers_begin_with_one_and_may_have_gaps() -> None:
     assert find(cache, 7, 2**64 - 1, 13) is None
 
 
-async def test_the_oldest_answers_make_room_and_are_refused_then() -> None:
+async def test_the_oldest_responses_are_evicted_and_their_requests_refused() -> None:
     cache = register(caches_of(), 7)
     for number in range(1, KEPT + 2):
         respond(cache, number, number)
@@ -80,7 +80,7 @@ async def test_the_oldest_answers_make_room_and_are_refused_then() -> None:
     assert [find(cache, 7, number, number) for number in range(2, KEPT + 2)] == ["128 2 2", "128 3 3", "128 4 4"]
 
 
-async def test_a_counted_request_under_a_number_that_was_used_is_refused() -> None:
+async def test_a_counted_request_with_a_used_number_is_refused() -> None:
     cache = register(caches_of(), 7)
     respond(cache, 1, 11)
     assert code(cache, 7, 1, 12) == Code.INVALID_COMMAND
@@ -89,7 +89,7 @@ async def test_a_counted_request_under_a_number_that_was_used_is_refused() -> No
     assert code(cache, 7, 1, 13) == Code.INVALID_COMMAND
 
 
-async def test_early_clients_repeat_the_newest_number_for_what_concerns_one_partition() -> None:
+async def test_early_clients_reuse_the_newest_number_for_requests_to_one_partition() -> None:
     """They send messages under the number that the next counted request takes."""
 
     cache = register(caches_of(), 7)
@@ -104,7 +104,7 @@ async def test_early_clients_repeat_the_newest_number_for_what_concerns_one_part
     assert code(cache, 7, 2, 32) == Code.INVALID_COMMAND
 
 
-async def test_what_concerns_one_partition_may_have_a_sequence_of_its_own() -> None:
+async def test_requests_to_one_partition_may_have_a_sequence_of_their_own() -> None:
     """As Java's clients count it, together with what they read."""
 
     cache = register(caches_of(kept=10), 7)
@@ -125,7 +125,7 @@ async def test_what_concerns_one_partition_may_have_a_sequence_of_its_own() -> N
     assert code(cache, 7, 2, 14) == Code.INVALID_COMMAND
 
 
-async def test_messages_of_a_sequence_of_their_own_are_recognised_after_the_client_came_back() -> None:
+async def test_sends_with_a_separate_sequence_are_recognised_after_a_reconnection() -> None:
     caches = caches_of()
     cache = register(caches, 7)
     respond(cache, 4, 24, SEND, counted=False)
@@ -135,7 +135,7 @@ async def test_messages_of_a_sequence_of_their_own_are_recognised_after_the_clie
     assert find(again, 9, 4, 25, SEND, counted=False) is None
 
 
-async def test_what_was_not_done_in_a_sequence_of_its_own_leaves_the_other_one_alone() -> None:
+async def test_a_discarded_request_of_one_sequence_does_not_affect_the_other() -> None:
     cache = register(caches_of(), 7)
     respond(cache, 2, 12)
     respond(cache, 2, 22, SEND, counted=False)
@@ -145,7 +145,7 @@ async def test_what_was_not_done_in_a_sequence_of_its_own_leaves_the_other_one_a
     assert code(cache, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
 
 
-async def test_what_was_not_done_may_be_asked_again() -> None:
+async def test_a_request_that_was_not_executed_may_be_repeated() -> None:
     cache = register(caches_of(), 7)
     respond(cache, 1, 11)
     respond(cache, 2, 12)
@@ -156,7 +156,7 @@ async def test_what_was_not_done_may_be_asked_again() -> None:
     assert find(cache, 7, 1, 11) == "128 1 11"
 
 
-async def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
+async def test_a_request_whose_response_was_evicted_is_not_executed_again() -> None:
     cache = register(caches_of(), 7)
     respond(cache, 1, 11)
     cache.evict(7, 1, counted=True)
@@ -167,7 +167,7 @@ async def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
 # ------------------------------------------------------------------------------------------------------- many sessions
 
 
-async def test_a_client_that_comes_back_is_answered_for_its_earlier_sessions() -> None:
+async def test_a_returning_client_gets_the_responses_of_its_earlier_sessions() -> None:
     caches = caches_of()
     cache = register(caches, 7)
     respond(cache, 1, 11)
@@ -185,7 +185,7 @@ async def test_a_client_that_comes_back_is_answered_for_its_earlier_sessions() -
     assert find(again, 9, 1, 11) is None
 
 
-async def test_messages_of_earlier_sessions_are_pushed_out_by_those_of_this_one() -> None:
+async def test_sends_of_earlier_sessions_are_evicted_by_newer_ones() -> None:
     caches = caches_of()
     cache = register(caches, 7)
     respond(cache, 9, 11, SEND)
@@ -198,7 +198,7 @@ async def test_messages_of_earlier_sessions_are_pushed_out_by_those_of_this_one(
     assert find(again, 9, 9, 11, SEND) is None
 
 
-async def test_what_ended_with_the_connection_has_to_be_done_again() -> None:
+async def test_an_operation_that_ended_with_the_connection_is_executed_again() -> None:
     caches = caches_of()
     cache = register(caches, 7)
     respond(cache, 1, 11, JOIN)
@@ -207,7 +207,7 @@ async def test_what_ended_with_the_connection_has_to_be_done_again() -> None:
     assert find(register(caches, 9), 7, 1, 11, JOIN) is None
 
 
-async def test_two_connections_of_one_client_share_what_is_known() -> None:
+async def test_two_connections_of_one_client_share_a_cache() -> None:
     clock = Clock()
     caches = caches_of(clock=clock)
     one = register(caches, 7)
@@ -223,7 +223,7 @@ async def test_two_connections_of_one_client_share_what_is_known() -> None:
 # -------------------------------------------------------------------------------------------------------------- bounds
 
 
-async def test_what_is_known_is_forgotten_a_while_after_the_last_connection() -> None:
+async def test_a_cache_expires_some_time_after_the_last_connection() -> None:
     clock = Clock()
     caches = caches_of(clock=clock)
     for wait, expected in ((MEMORY - 1, "128 1 11"), (MEMORY, None)):
@@ -236,7 +236,7 @@ async def test_what_is_known_is_forgotten_a_while_after_the_last_connection() ->
         caches.remove(again)
 
 
-async def test_so_many_clients_are_remembered_and_the_oldest_go_first() -> None:
+async def test_the_number_of_caches_is_limited_and_the_oldest_are_dropped_first() -> None:
     caches = caches_of(away=4)
     clients = [bytes([number]) * 16 for number in range(1, 8)]
     for client in clients:
@@ -248,7 +248,7 @@ async def test_so_many_clients_are_remembered_and_the_oldest_go_first() -> None:
     assert found == ["128 1 11"] * 4 + [None] * 3
 
 
-async def test_who_only_comes_and_goes_takes_no_memory_and_pushes_nobody_out() -> None:
+async def test_a_client_without_requests_takes_no_memory_and_evicts_nobody() -> None:
     caches = caches_of(away=2)
     cache = register(caches, 7)
     respond(cache, 1, 11)
@@ -260,7 +260,7 @@ async def test_who_only_comes_and_goes_takes_no_memory_and_pushes_nobody_out() -
     assert not caches._away
 
 
-async def test_who_logs_out_is_forgotten() -> None:
+async def test_a_logout_removes_the_cache() -> None:
     caches = caches_of()
     cache = register(caches, 7)
     respond(cache, 1, 11)
@@ -271,7 +271,7 @@ async def test_who_logs_out_is_forgotten() -> None:
     assert find(again, 7, 1, 11) is None
 
 
-async def test_another_user_under_the_same_name_hears_nothing_and_forgets_nothing() -> None:
+async def test_another_user_with_the_same_client_name_has_a_separate_cache() -> None:
     caches = caches_of()
     alices = register(caches, 7)
     respond(alices, 1, 11)

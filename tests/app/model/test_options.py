@@ -51,7 +51,7 @@ def test_a_value_of_every_kind_is_the_same_after_encoding_and_decoding(
     assert type(decode(option)) is type(value)
 
 
-def test_every_kind_is_there() -> None:
+def test_every_kind_is_tested() -> None:
     assert {kind for kind, *_ in VALUES} == set(ValueKind)
 
 
@@ -69,7 +69,7 @@ def test_bytes_that_are_no_value_of_their_kind_are_refused(option: Option) -> No
         decode(option)
 
 
-def test_a_text_becomes_an_option_of_texts() -> None:
+def test_a_text_becomes_an_option_of_kind_string() -> None:
     assert from_text("k", "7 days") == Option("k", K.STRING, b"7 days")
 
 
@@ -86,13 +86,13 @@ def test_a_text_becomes_an_option_of_texts() -> None:
     ],
     ids=["no key", "long key", "no value", "long value", "twice", "many", "large"],
 )
-def test_what_no_request_may_have_is_named(given: list[Option], code: Code, sentence: str) -> None:
+def test_invalid_options_of_a_request_are_named(given: list[Option], code: Code, sentence: str) -> None:
     with pytest.raises(CommandError, match=sentence) as refused:
         check(given)
     assert refused.value.code == code
 
 
-def test_what_a_request_may_have_at_most_is_taken() -> None:
+def test_the_largest_valid_options_are_accepted() -> None:
     check([from_text(f"{i}", "v") for i in range(OPTIONS_MAX)])
     check([from_text("k" * LENGTH_MAX, "v" * LENGTH_MAX)])
     check([from_text(f"{i}".zfill(100), "v" * 255) for i in range(273)])

@@ -61,7 +61,7 @@ def test_it_finds_what_a_dictionary_would(window: int, sizes: list[int], like: s
     assert recent.find(ids_of(*model)).tolist() == list(model.values())
 
 
-def test_a_window_of_a_million_takes_less_than_40_bytes_for_each_however_long_it_is_used() -> None:
+def test_a_million_ids_take_less_than_40_bytes_each_however_long_they_are_used() -> None:
     recent = RecentIds()
     for seed in range(350):
         recent.add(at_random(10_000, seed))
@@ -72,7 +72,7 @@ def test_a_window_of_a_million_takes_less_than_40_bytes_for_each_however_long_it
     assert recent.find(at_random(10_000, 250)).tolist() == list(range(recent.first, recent.first + 10_000))
 
 
-def test_numbers_go_on_when_the_table_cannot_count_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_continue_beyond_the_span_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_ids, "SPAN_MAX", 5_000)
     recent = RecentIds()
     for seed in range(100):
@@ -83,7 +83,7 @@ def test_numbers_go_on_when_the_table_cannot_count_so_far(monkeypatch: pytest.Mo
     assert recent.find(at_random(100, 89)).tolist() == [NOT_FOUND] * 100
 
 
-def test_where_there_is_no_room_for_more_the_oldest_leave() -> None:
+def test_without_more_memory_the_oldest_ids_are_dropped() -> None:
     recent = RecentIds(lambda more_bytes: False)
     most = recent_ids.RING_LEAST
     recent.add(ids_of(*range(1, most + 1)))

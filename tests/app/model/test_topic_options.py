@@ -49,7 +49,7 @@ def refused(*given: Option, changing: bool = False) -> CommandError:
     return caught.value
 
 
-def test_the_table_has_what_the_protocol_has_in_the_order_of_the_keys() -> None:
+def test_the_table_has_the_options_of_the_protocol_sorted_by_key() -> None:
     assert {key: known.kind for key, known in TOPIC_OPTIONS.items()} == KINDS
     assert list(TOPIC_OPTIONS) == sorted(TOPIC_OPTIONS)
     assert {key for key, known in TOPIC_OPTIONS.items() if known.can_change} == set(CAN_CHANGE)
@@ -106,7 +106,7 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
         ("message_deduplication_max_entries", "0", None),
     ],
 )
-def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
+def test_every_option_accepts_a_text_and_converts_it_to_its_kind(
     key: str, said: str, kept: str | int | bool | None
 ) -> None:
     chosen = getattr(parse_options([from_text(key, said)]), key)
@@ -132,13 +132,13 @@ def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
         ("durability", "persisted", "persisted"),
     ],
 )
-def test_a_value_of_its_own_kind_is_taken_and_0_is_as_if_nothing_had_been_said(
+def test_every_option_accepts_its_own_kind_and_0_stands_for_the_default(
     key: str, value: Value, kept: Value | None
 ) -> None:
     assert getattr(parse_options([of_kind(key, value)]), key) == kept
 
 
-def test_the_compression_may_be_said_with_its_number() -> None:
+def test_the_compression_may_be_given_as_a_number() -> None:
     for number, name in ((1, "none"), (2, "gzip")):
         assert parse_options([of_kind("compression_algorithm", number, ValueKind.UINT8)]).compression_algorithm == name
 
@@ -176,7 +176,7 @@ def test_the_compression_may_be_said_with_its_number() -> None:
     ],
     ids=lambda value: f"{value.key}={value.value!r}" if isinstance(value, Option) else "",
 )
-def test_a_value_that_cannot_be_is_refused_by_its_key_with_what_would_be_right(option: Option, sentence: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key_and_what_is_needed(option: Option, sentence: str) -> None:
     error = refused(option)
     assert error.code == Code.INVALID_OPTION_VALUE
     assert option.key in str(error)
@@ -195,7 +195,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_key_with_what_would_be_right(o
         ("x" * 255, "xxx"),
     ],
 )
-def test_a_key_that_is_not_there_is_refused_with_the_one_that_was_meant(key: str, hint: str) -> None:
+def test_an_unknown_key_is_refused_with_a_suggestion(key: str, hint: str) -> None:
     error = refused(from_text("durability", "replicated"), from_text(key, "1"))
     assert error.code == Code.UNSUPPORTED_OPTION_KEY
     assert hint in str(error)
@@ -208,7 +208,7 @@ def test_the_same_key_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", TOPIC_OPTIONS)
-def test_only_what_may_change_can_be_changed(key: str) -> None:
+def test_only_some_options_can_be_changed(key: str) -> None:
     option = from_text(key, {"compression_algorithm": "gzip", "message_deduplication": "true"}.get(key, "2"))
     if key in CAN_CHANGE:
         assert getattr(parse_options([option], changing=True), key) is not None
@@ -235,7 +235,7 @@ def document(**fields: object) -> TopicDocument:
     return msgspec.structs.replace(plain, **fields)
 
 
-def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
+def test_a_topic_without_options_has_the_servers_defaults() -> None:
     explicit, derived = defaults().describe(document())
     assert explicit == ()
     assert texts(derived) == {
@@ -287,7 +287,7 @@ def test_enforce_fsync_and_durability_that_contradict_each_other_are_refused(
     assert f"'durability' ({durability}) and 'enforce_fsync' ({enforce_fsync}) contradict" in str(error)
 
 
-def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
+def test_options_that_iggy_lacks_are_described_only_where_they_apply() -> None:
     on = parse_options([from_text("message_deduplication", "true")])
     explicit, derived = defaults().describe(document(options=on))
     assert texts(explicit) == {"message_deduplication": "true"}
@@ -305,7 +305,7 @@ def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
     assert (texts(explicit), WHIPPET_ONLY & texts(derived).keys()) == ({"message_deduplication": "false"}, frozenset())
 
 
-def test_what_the_server_has_is_what_holds_there() -> None:
+def test_the_described_defaults_are_those_that_apply() -> None:
     made = defaults(
         durability=Durability.SYNCED, messages_required_to_save=2**40, bytes_required_to_save=77, segment_bytes=512
     )
@@ -315,7 +315,7 @@ def test_what_the_server_has_is_what_holds_there() -> None:
     assert (derived["size_of_messages_required_to_save"], derived["segment_size"]) == ("77", "512")
 
 
-def test_a_default_of_the_configuration_is_what_new_topics_get() -> None:
+def test_new_topics_get_the_configured_defaults() -> None:
     system = System()
     system = msgspec.structs.replace(
         system,
@@ -327,7 +327,7 @@ def test_a_default_of_the_configuration_is_what_new_topics_get() -> None:
     assert values["compression_algorithm"] == "gzip"
 
 
-def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None:
+def test_chosen_options_are_explicit_and_all_others_derived() -> None:
     chosen = parse_options([from_text("durability", "replicated"), from_text("message_expiry", "7 days")])
     explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
@@ -337,7 +337,7 @@ def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None
     )
 
 
-def test_what_was_chosen_can_be_said_again() -> None:
+def test_described_options_can_be_used_to_create_the_same_topic() -> None:
     """The texts that a topic is described with make the same topic."""
     given = {"durability": "persisted", "segment_size": "128 MiB", "preallocate_segments": "true"}
     chosen = parse_options([from_text(key, text) for key, text in given.items()])

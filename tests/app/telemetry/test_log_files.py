@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.files.stop()
 
 
-def test_what_is_logged_before_the_folder_may_be_used_is_written_afterwards(world: World, tmp_path: Path) -> None:
+def test_lines_from_before_the_start_are_written_afterwards(world: World, tmp_path: Path) -> None:
     world.logger.info("early %s", "line")
     assert not (tmp_path / "logs").exists()
     world.files.start(str(tmp_path), Logging(path="logs"))
@@ -74,7 +74,7 @@ def test_what_is_logged_before_the_folder_may_be_used_is_written_afterwards(worl
     assert (tmp_path / "logs" / NAME).stat().st_mode & 0o077 == 0
 
 
-def test_the_folder_is_the_one_that_is_configured_and_a_new_start_goes_on_in_the_same_file(world: World) -> None:
+def test_a_new_start_appends_to_the_file_in_the_configured_folder(world: World) -> None:
     for text in ("first", "second"):
         world.begin_again(Logging(path="elsewhere"))
         world.say(text)
@@ -82,7 +82,7 @@ def test_the_folder_is_the_one_that_is_configured_and_a_new_start_goes_on_in_the
     assert not world.older("elsewhere")
 
 
-def test_a_file_that_would_exceed_its_size_is_closed_and_another_begun(world: World) -> None:
+def test_a_file_that_would_exceed_its_size_is_rotated(world: World) -> None:
     world.begin_again(Logging(max_file_size=100, max_total_size=0))
     texts = [f"{number:039}" for number in range(7)]
     for text in texts:
@@ -99,7 +99,7 @@ def test_a_size_of_0_is_no_limit(world: World) -> None:
     assert not world.older()
 
 
-def test_the_oldest_files_are_removed_when_all_together_are_too_large(world: World, tmp_path: Path) -> None:
+def test_the_oldest_files_are_removed_when_the_total_size_is_exceeded(world: World, tmp_path: Path) -> None:
     world.begin_again(Logging(max_file_size=100, max_total_size=250))
     (tmp_path / "logs" / "mine.log").write_text("x" * 1000)
     for number in range(20):
@@ -129,7 +129,7 @@ def test_files_are_kept_for_the_retention_and_no_longer(world: World, tmp_path: 
     assert (tmp_path / "logs" / NAME).stat().st_size == 0
 
 
-def test_a_thread_that_logs_never_waits_for_the_disk_and_what_was_left_out_is_counted(
+def test_logging_never_waits_for_the_disk_and_dropped_lines_are_counted(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "WAITING_MAX", 3)
@@ -144,7 +144,7 @@ def test_a_thread_that_logs_never_waits_for_the_disk_and_what_was_left_out_is_co
     assert world.lines() == ["0", "1", "2", told, "after"]
 
 
-def test_a_disk_that_refuses_lines_is_said_once_on_stderr_and_does_no_harm(
+def test_a_failing_disk_is_reported_once_on_stderr_and_does_no_harm(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full:
@@ -166,7 +166,7 @@ def test_a_disk_that_refuses_lines_is_said_once_on_stderr_and_does_no_harm(
     assert capsys.readouterr().err == f"whippet: {tmp_path}/logs/{NAME} cannot be written: No space left on device\n"
 
 
-def test_stopping_waits_for_every_line_even_where_the_queue_is_full(
+def test_stopping_writes_every_line_even_if_the_queue_is_full(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "WAITING_MAX", 5)

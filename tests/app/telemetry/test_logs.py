@@ -22,15 +22,13 @@ def restored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", True), ("warn", True), ("error", False), ("off", False)])
-def test_a_level_shows_what_is_as_grave_and_hides_the_rest(
-    level: str, shown: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_level_hides_less_severe_records(level: str, shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(level)
     logging.getLogger("storage").warning("the disk is slow")
     assert ("the disk is slow" in capsys.readouterr().err) is shown
 
 
-def test_every_level_that_the_configuration_allows_is_known() -> None:
+def test_every_configurable_level_is_known() -> None:
     assert set(logs.LEVELS) == set(LEVELS)
 
 
