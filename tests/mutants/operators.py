@@ -1,9 +1,9 @@
 """The small mistakes that `make mutants` makes in a module, one at a time, to see whether a test fails.
 
-A mutant replaces one expression or statement of the source; everything else stays as it is, line by line. Nothing is
-changed that only describes the code or is not meant to be tested: type annotations, docstrings, decorators, the
-options of a class, `__slots__`, `__all__`, log calls, assertions (`zip(..., strict=True)` is one), the indentation of
-documents (`indent=2`), and what only a type checker runs.
+A mutant replaces one expression or statement of the source; everything else stays the same, line by line. What only
+describes the code or is not meant to be tested is not changed: type annotations, docstrings, decorators, the options of
+a class, `__slots__`, `__all__`, log calls, assertions (`zip(..., strict=True)` is one), the indentation of documents
+(`indent=2`), and code that only a type checker runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,),
 }
-"""Each made strict or lax where that is possible, and turned around."""
+"""Each comparison is made strict or lax where possible, and inverted."""
 
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -49,17 +49,17 @@ class Mutant:
     path: str
     line: int
     function: str
-    """The name of the function that holds it, with its class: `Log.append`. Empty outside of functions."""
+    """The name of the function that contains it, with its class: `Log.append`. Empty outside of functions."""
     function_line: int
-    """The line on which the code of that function begins, its decorators included; 0 outside of functions."""
+    """The line on which that function starts, including its decorators; 0 outside of functions."""
     source_line: str
-    """The line that it is on, without what surrounds it."""
+    """The text of its line, stripped."""
     original: str
     mutant: str
     start: int
     end: int
     nth: int = 1
-    """Which of those that make the same change in lines with the same text."""
+    """Its number among the mutants that make the same change in lines with the same text."""
 
     def applied_to(self, source: str) -> str:
         text = source.encode()
@@ -71,7 +71,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Names the mutant in lists that outlive a change elsewhere in the module."""
+        """Identifies the mutant in lists that survive changes elsewhere in the module."""
         return self.path, self.source_line, self.change, self.nth
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Mutant:
 
 
 def mutants_of(source: str, path: str) -> list[Mutant]:
-    """All mutants of a module, in the order of its lines."""
+    """Returns all mutants of a module, in the order of its lines."""
     found = sorted(_Finder(source, path).find(), key=lambda mutant: (mutant.start, mutant.end, mutant.mutant))
     seen: Counter[tuple[str, str]] = Counter()
     for i, mutant in enumerate(found):
@@ -134,7 +134,7 @@ def _is_tested(node: ast.AST) -> bool:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a node that are tested, without annotations, decorators and the options of classes."""
+    """Yields the parts of a node that are tested: not annotations, decorators and the options of classes."""
     left_out = {"annotation", "returns", "decorator_list", "type_params"}
     if isinstance(node, ast.ClassDef):
         left_out |= {"bases", "keywords"}
@@ -150,7 +150,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """What is replaced, the node or a part of it, and the text that comes in its place."""
+    """Yields what is replaced, the node or a part of it, and the new text."""
     match node:
         case ast.Compare():
             for i, operator in enumerate(node.ops):
@@ -176,7 +176,7 @@ def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield node, "return None"
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            # The other kinds of condition have a part that is turned around by itself.
+            # Other kinds of conditions have a part that is inverted by itself.
             if isinstance(test, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.NamedExpr):
                 yield test, f"not {_operand(test)}"
         case _:
@@ -188,6 +188,7 @@ def _with(operators: list[ast.cmpop], i: int, other: ast.cmpop) -> list[ast.cmpo
 
 
 def _operand(node: ast.expr) -> str:
-    """A term that stands alone where it was part of a chain. (`unparse` itself puts parentheses around `:=`.)"""
+    """Returns an operand that stands alone after the rest of its chain was dropped. (`unparse` itself puts
+    parentheses around `:=`.)"""
     text = ast.unparse(node)
     return f"({text})" if isinstance(node, ast.IfExp | ast.Lambda) else text

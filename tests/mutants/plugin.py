@@ -1,7 +1,7 @@
-"""A plugin of pytest for the processes that `make mutants` starts.
+"""A pytest plugin for the processes that `make mutants` starts.
 
-It bounds what a process whose code is wrong may use. In the run without a mutant it records which functions each test
-enters and how long the test takes.
+It limits the resources of a process whose code is wrong. In the run without a mutant it records which functions each
+test enters and how long the test takes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 
 MEMORY_BYTES = 4 << 30
 FILE_BYTES = 1 << 30
-"""A mutant that never stops to allocate or to write ends here, not when the machine is full."""
+"""A mutant that allocates or writes without end stops here, before the machine is full."""
 
 ROOT = Path.cwd()
 RECORD = os.environ.get("WHIPPET_MUTANTS_RECORD")
-"""The file that the record of the run goes to; nothing is recorded without it."""
+"""The file to which the run is recorded; without it nothing is recorded."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +43,7 @@ class Recorder:
         sys.settrace(self._enter)
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> None:
-        """Called for each call of a Python function. Returns no tracer for its lines, which would cost more time."""
+        """Called for each call of a Python function. It returns no tracer for lines, which would cost more time."""
         code = frame.f_code
         self._entered[id(code)] = code
 
@@ -72,5 +72,5 @@ class Recorder:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """The processor time of this process and of the children it has waited for."""
     return sum(os.times()[:4])

@@ -1,11 +1,12 @@
-"""Do the tests notice? Makes small mistakes in the modules of a package, one at a time, and runs the tests on each.
+"""Checks whether the tests notice mistakes: makes small mistakes in the modules of a package, one at a time, and runs
+the tests on each.
 
     make mutants PACKAGE=storage N=50 SEED=1
 
-The tests of a package are those in the folder of the same name below `tests`, and those named in ELSEWHERE. One run
-without a mutant records which functions each test enters; a mutant is then given only the tests that enter its
-function, those of its own file and the quickest first. All of it happens in copies of the tree in a temporary folder.
-The mutants that no test notices are printed.
+The tests of a package are those in the folder of the same name in `tests`, and those named in ELSEWHERE. One run
+without a mutant records which functions each test enters. A mutant then gets only the tests that enter its function,
+those of its own file and the quickest first. Everything happens in copies of the tree in a temporary folder. The
+mutants that no test notices are printed.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ ELSEWHERE = {
     ),
     "storage": ("tests/app/cli/test_check.py",),
 }
-"""Tests of a package that are not in the folder of the same name: those of the commands that call little else."""
+"""Tests of a package outside the folder of the same name: those of commands that call little else."""
 
 QUICK_S = 1
-"""Processor time that a test may take to be given to mutants at all."""
+"""The longest processor time of a test that is used for mutants."""
 TESTS_S = 40
-"""Processor time, without a mutant, that the tests of one mutant may take together."""
+"""The longest total processor time, without a mutant, of the tests for one mutant."""
 HANGS_S = 40
-"""A single quick test that takes this long hangs: the mutant is noticed."""
+"""A quick test that takes this long hangs: the mutant is noticed."""
 MUTANT_S = 600
 RECORD_S = 3600
 
@@ -98,21 +99,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def in_memory() -> Path | None:
-    """Where temporary files take no disk, if there is room: tests make so many that removing them takes minutes."""
+    """Returns a folder in memory if there is enough space: the tests create so many temporary files that removing
+    them from a disk takes minutes."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_FREE_BYTES:
         return None
     return MEMORY
 
 
 def sample(target: Path, count: int, seed: int) -> list[Mutant]:
-    """Some mutants of a folder or a file, in the order of their lines; the same ones for the same seed."""
+    """Chooses mutants of a folder or a file, in the order of their lines. The same seed chooses the same mutants."""
     mutants = found(target)
     chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
     return [mutants[i] for i in sorted(chosen)]
 
 
 def found(target: Path) -> list[Mutant]:
-    """All mutants that tests can notice."""
+    """Returns all mutants that tests can notice."""
     left_out = equivalent()
     mutants = [mutant for path in modules(target) for mutant in mutants_of((ROOT / path).read_text(), str(path))]
     return [mutant for mutant in mutants if not any(names(entry, mutant) for entry in left_out)]
@@ -124,19 +126,19 @@ def modules(target: Path) -> list[Path]:
 
 
 def names(entry: dict[str, Any], mutant: Mutant) -> bool:
-    """Whether an entry of the file of equivalent mutants speaks of this one."""
+    """Whether an entry in the list of equivalent mutants refers to this one."""
     of_entry = entry["path"], entry["line"], entry["change"], entry.get("nth", mutant.nth)
     return of_entry == mutant.key
 
 
 def equivalent() -> list[dict[str, Any]]:
-    """The mutants that no test can notice, each with the reason."""
+    """Returns the mutants that no test can notice, each with the reason."""
     entries: list[dict[str, Any]] = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
     return entries
 
 
 def run(target: Path, chosen: list[Mutant], folder: Path, jobs: int) -> list[Mutant]:
-    """The mutants that no test notices."""
+    """Returns the mutants that no test notices."""
     first = copy_tree(folder / "0")
     started = time.monotonic()
     tests = record(target, first)
@@ -168,14 +170,14 @@ def run(target: Path, chosen: list[Mutant], folder: Path, jobs: int) -> list[Mut
 
 
 def copy_tree(folder: Path) -> Path:
-    """All files of the working tree that git does not ignore."""
+    """Copies all files of the working tree that git does not ignore."""
     list_files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(list_files, cwd=ROOT, check=True, capture_output=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    # The environment has the folders of the working tree as the packages; here those of the copy are.
+    # The environment uses the folders of the working tree as packages; here those of the copy are used.
     with (folder / "whippet" / "__init__.py").open("a") as package:
         package.write("\n__path__.append(__file__.rpartition('/whippet/')[0])\n")
     return folder
@@ -185,10 +187,10 @@ def copy_tree(folder: Path) -> Path:
 
 
 def record(target: Path, tree: Path) -> list[Test]:
-    """The quick tests of the package that pass, and which functions they enter.
+    """Returns the quick tests of the package that pass, and the functions that they enter.
 
-    What is known of a file of tests from an earlier run is true until the file or what it tests changes. Which of its
-    tests are slow is believed for longer, until the file itself changes: they are what takes the time.
+    The result for a test file is reused until the file or the code that it tests changes. Which of its tests are slow
+    is reused until the file itself changes: these tests take most of the time.
     """
     package = target if (tree / target).is_dir() else target.parent
     folder = tree / "tests" / package
@@ -226,9 +228,9 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def tests_for(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
-    """The tests that enter the function of the mutant, those in its own file first and then the quickest. If there are
-    none, or if it is in no function, those that enter the module or are in its own file; all, if there are none of
-    those either."""
+    """Returns the tests that enter the function of the mutant, those in its own file first and then the quickest. If
+    there are none, or if the mutant is in no function, it returns those that enter the module or are in its own
+    file; without any of those, all tests."""
     own = f"tests/{mutant.path.rpartition('/')[0]}/test_{mutant.path.rpartition('/')[2]}::"
     reaching = (
         [test for test in tests if f"{mutant.path}:{mutant.function_line}" in test.functions]
@@ -257,7 +259,7 @@ def mutated(tree: Path, mutant: Mutant) -> Iterator[None]:
     path = tree / mutant.path
     source, before = path.read_text(), path.stat()
     path.write_text(mutant.applied_to(source))
-    # Compiled code is known by the time and the size of its source: no two mutants have the same time.
+    # Compiled code is identified by the time and size of its source, so every mutant gets its own time.
     second = next(_SECONDS)
     os.utime(path, (second, second))
     try:
@@ -276,7 +278,7 @@ def passes(tree: Path, tests: Sequence[Test]) -> bool:
 
 
 def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **environment: str) -> int | None:
-    """Returns the exit code; None if the tests do not end in time."""
+    """Returns the exit code, or None if the tests do not end in time."""
     names, temporary = tree.with_suffix(".tests"), tree.with_suffix(".tmp")
     names.write_text("\n".join(tests))
     temporary.mkdir()
@@ -301,7 +303,8 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
     try:
         ended = _has_ended(process.pid, timeout_s)
     finally:
-        # The tests may have left processes. Their group has its number for as long as nobody has waited for the first.
+        # The tests may have left processes. The process group keeps its number until someone has waited for its first
+        # process.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         output.close()
@@ -310,7 +313,7 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
 
 
 def end_of_output(tree: Path, lines: int = 60) -> str:
-    """The end of what the last tests in the tree printed, which names the tests that failed and their errors."""
+    """Returns the end of the output of the last tests in the tree, which names the failed tests and their errors."""
     return "\n".join(_output_of(tree).read_text(errors="replace").splitlines()[-lines:])
 
 
@@ -325,7 +328,7 @@ def _ending(code: int | None) -> str:
 
 
 def _has_ended(pid: int, timeout_s: float) -> bool:
-    """Waits for the end of a process without asking how it ended."""
+    """Waits for the end of a process without collecting its exit status."""
     descriptor = os.pidfd_open(pid)
     try:
         return bool(select.select([descriptor], [], [], timeout_s)[0])

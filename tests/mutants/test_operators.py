@@ -1,4 +1,4 @@
-"""The mistakes that are made in a module: which ones, where, and what is left alone."""
+"""Mutants: which mistakes are made in a module, where, and what is left alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def changes(source: str) -> list[str]:
         ("if (a := b):\n    pass", ["a := b -> not (a := b)"]),
     ],
 )
-def test_mistakes_are_small_ones(source: str, expected: list[str]) -> None:
+def test_mutants_are_small_mistakes(source: str, expected: list[str]) -> None:
     assert sorted(changes(source)) == sorted(expected)
 
 
@@ -75,7 +75,7 @@ def test_mistakes_are_small_ones(source: str, expected: list[str]) -> None:
         "a = format(b, indent=2)",
     ],
 )
-def test_what_only_describes_the_code_is_left_alone(source: str) -> None:
+def test_what_only_describes_the_code_is_not_mutated(source: str) -> None:
     assert changes(source) == []
 
 
@@ -107,7 +107,7 @@ def test_only_the_text_of_the_mutant_changes() -> None:
         assert mutant.original.splitlines()[0] in SOURCE.splitlines()[mutant.line - 1]
 
 
-def test_a_mutant_says_where_it_is() -> None:
+def test_a_mutant_reports_its_place() -> None:
     found = {mutant.change: mutant for mutant in mutants_of(SOURCE, "storage/log.py")}
     constant, sum_ = found["1 -> 2"], found["self.é + self.size -> (self.é - self.size)"]
     assert (constant.function, constant.function_line, constant.source_line) == ("", 0, "size = 1")
@@ -117,7 +117,7 @@ def test_a_mutant_says_where_it_is() -> None:
     assert (condition.function, condition.function_line) == ("last", 15)
 
 
-def test_the_same_change_in_lines_of_the_same_text_is_counted() -> None:
+def test_the_same_change_in_equal_lines_is_numbered() -> None:
     keys = [mutant.key for mutant in mutants_of("a = 1, 2, 1\nb = 1\na = 1, 2, 1", "log.py")]
     line = "a = 1, 2, 1"
     assert [key for key in keys if key[2] == "1 -> 2"] == [
@@ -138,15 +138,15 @@ def test_a_sample_is_the_same_for_the_same_seed() -> None:
     assert len(sample.sample(Path("storage/waiting.py"), 10**6, 1)) == len(sample.found(Path("storage/waiting.py")))
 
 
-def test_every_mutant_that_is_said_to_be_equivalent_exists() -> None:
-    """An entry goes when its line does."""
+def test_every_mutant_listed_as_equivalent_exists() -> None:
+    """An entry must be removed when its line is."""
     for entry in sample.equivalent():
         assert entry.keys() - {"nth"} == {"path", "line", "change", "reason"}
         mutants = mutants_of((sample.ROOT / entry["path"]).read_text(), entry["path"])
         assert any(sample.names(entry, mutant) for mutant in mutants), entry
 
 
-def test_a_mutant_is_given_the_tests_of_its_own_file_and_the_quickest_of_its_function_first() -> None:
+def test_a_mutant_gets_the_tests_of_its_own_file_first_and_then_the_quickest() -> None:
     (in_function,) = (mutant for mutant in mutants_of(SOURCE, "log.py") if mutant.change == "7 -> 8")
     (outside,) = (mutant for mutant in mutants_of(SOURCE, "log.py") if mutant.change == "1 -> 2")
     slow = sample.Test("slow", 1.5, frozenset({"log.py:7", "other.py:1"}))

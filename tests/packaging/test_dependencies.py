@@ -1,4 +1,4 @@
-"""What Whippet depends on: declared, explained, and locked with hashes at the same versions for every target."""
+"""The dependencies of Whippet are declared, explained, and locked with hashes at the same versions for every target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIN = re.compile(
 
 
 def locked(name: str) -> dict[str, set[str]]:
-    """The versions of each package; there are several where Pythons need different ones."""
+    """Returns the versions of each package; there may be several for different versions of Python."""
     found: dict[str, set[str]] = {}
     for package, version, _, _ in PIN.findall((ROOT / "requirements" / f"{name}.txt").read_text()):
         found.setdefault(canonicalize_name(package), set()).add(version)
@@ -34,7 +34,7 @@ def locked(name: str) -> dict[str, set[str]]:
 
 
 def wanted(extra: str | None) -> Iterator[Requirement]:
-    """What an extra needs, with the extras that it consists of."""
+    """Yields the requirements of an extra, including those of the extras that it consists of."""
     for requirement in DECLARED.values() if extra is None else EXTRAS[extra]:
         if requirement.name == PROJECT["name"]:
             for part in requirement.extras:
@@ -65,7 +65,7 @@ def test_the_server_declares_every_package_that_it_imports(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["app", "storage", "transports"])
-def test_who_uses_private_modules_of_a_package_has_an_upper_bound_for_it(folder: str) -> None:
+def test_a_package_whose_private_modules_are_used_has_an_upper_bound(folder: str) -> None:
     for module, path in imports(folder):
         top, *rest = module.split(".")
         if top not in sys.stdlib_module_names | {"whippet"} and any(part.startswith("_") for part in rest):
@@ -73,8 +73,8 @@ def test_who_uses_private_modules_of_a_package_has_an_upper_bound_for_it(folder:
             assert "<" in operators, f"{path} imports {module}: {top} needs an upper bound"
 
 
-def test_the_architecture_has_a_line_for_every_package_that_is_declared() -> None:
-    section = (ROOT / "ARCHITECTURE.md").read_text().partition("## What we stand on")[2]
+def test_the_architecture_has_a_line_for_every_declared_package() -> None:
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
     explained = {
         canonicalize_name(name.strip())
         for line in section.splitlines()
@@ -85,13 +85,13 @@ def test_the_architecture_has_a_line_for_every_package_that_is_declared() -> Non
     assert everything - explained == set()
 
 
-def test_there_is_a_lock_for_every_target_that_installs() -> None:
+def test_every_target_that_installs_packages_has_a_lock() -> None:
     targets = set(re.findall(r"\.installed-([a-z]+)(?= |$)", (ROOT / "Makefile").read_text(), re.M))
     assert targets == set(LOCKS)
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_has_what_is_declared_with_hashes(name: str) -> None:
+def test_a_lock_has_every_declared_package_with_hashes(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     assert len(PIN.findall(text)) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), "each line is a version with hashes"
     pins = locked(name)
@@ -101,7 +101,7 @@ def test_a_lock_has_what_is_declared_with_hashes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_all_locks_have_the_same_versions_so_targets_can_be_made_in_any_order(name: str) -> None:
+def test_all_locks_have_the_same_versions_so_targets_can_be_installed_in_any_order(name: str) -> None:
     everything = locked("dev")
     for package, versions in locked(name).items():
         assert versions <= everything[package], package

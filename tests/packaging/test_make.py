@@ -1,4 +1,4 @@
-"""`make` says in one line what a machine lacks."""
+"""`make` reports in one line what a machine lacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def said_by_make(folder: Path, python: str, script: str) -> list[str]:
         shutil.copy(ROOT / name, folder / name)
     programs = folder / "programs"
     programs.mkdir()
-    # Where the tests run as root, make would install what is missing.
+    # If the tests run as root, make would install what is missing.
     scripts = {"apt-get": "#!/bin/sh\necho E: not here >&2; exit 100\n"} | ({python: script} if script else {})
     for name, text in scripts.items():
         (programs / name).write_text(text)
@@ -61,6 +61,6 @@ def said_by_make(folder: Path, python: str, script: str) -> list[str]:
         ),
     ],
 )
-def test_a_machine_that_lacks_something_is_told_what(tmp_path: Path, python: str, script: str, sentence: str) -> None:
+def test_make_reports_what_a_machine_lacks(tmp_path: Path, python: str, script: str, sentence: str) -> None:
     assert said_by_make(tmp_path, python, script) == [sentence]
     assert not (tmp_path / ".venv").exists()

@@ -1,4 +1,4 @@
-"""Names that Whippet does not have any more are not found in it, and nobody is told to install what is not ours."""
+"""Old names of Whippet do not occur in it, and no one is told to install a package that is not ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD_MODULES = re.compile(r"\bapp[./](?:pipeline|bench)\b")
 SOMEBODY_ELSES = re.compile(r"\bpip3? install\b[^\n`#]*[ '\"](?:whippet)(?=$|[\s'\"`\[=<>~])", re.M)
 
 ALLOWED = {"CHANGELOG.md", "tests/packaging/programs/orders.py", "tests/packaging/test_old_names.py"}
-"""What has changed, a program with an `app` of its own, and this module."""
+"""The changelog, a program with its own `app`, and this module."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -31,7 +31,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("pattern", [IMPORT, PROGRAM, OLD_MODULES, SOMEBODY_ELSES], ids=lambda each: each.pattern)
-def test_no_file_has_it(pattern: re.Pattern[str]) -> None:
+def test_no_file_contains_an_old_name(pattern: re.Pattern[str]) -> None:
     found = [f"{name}: {match[0].strip()}" for name, text in texts() for match in pattern.finditer(text)]
     assert found == []
 
@@ -48,12 +48,12 @@ def test_no_file_has_it(pattern: re.Pattern[str]) -> None:
         (SOMEBODY_ELSES, "pip install --upgrade whippet==1.0"),
     ],
 )
-def test_it_would_be_found(pattern: re.Pattern[str], text: str) -> None:
+def test_an_old_name_would_be_found(pattern: re.Pattern[str], text: str) -> None:
     assert pattern.search(text)
 
 
 @pytest.mark.parametrize(
     "text", ["pip install .", "pip install dist/whippet_gateway-0.1.0.whl", "from whippet.app import x"]
 )
-def test_true_names_are_not_found(text: str) -> None:
+def test_current_names_are_not_reported(text: str) -> None:
     assert not any(pattern.search(text) for pattern in (IMPORT, PROGRAM, OLD_MODULES, SOMEBODY_ELSES))

@@ -1,4 +1,5 @@
-"""What other programs may import: few names, declared, documented, and the only ones that the documentation uses."""
+"""The names that other programs may import: few, declared, documented, and the only ones that the documentation
+uses."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ def programs(page: Path) -> list[str]:
 
 
 def is_ours(value: object) -> bool:
-    """Modules that were imported are no names of the module that imports them, and neither is what typing has."""
+    """Imported modules, and names from typing, are not names of the module that imports them."""
     return not isinstance(value, ModuleType) and getattr(value, "__module__", "") not in ("typing", "__future__")
 
 
 @pytest.mark.parametrize("name", ["whippet", *PAGES_OF])
-def test_the_public_names_are_those_that_all_declares(name: str) -> None:
+def test_the_public_names_are_those_in_all(name: str) -> None:
     module = public(name)
     declared: list[str] = module.__all__
     there = {each: value for each, value in vars(module).items() if not each.startswith("_")}
@@ -56,7 +57,8 @@ def test_every_public_name_is_on_the_page_of_its_module(name: str, page: str) ->
 
 
 def imported(program: str) -> Iterator[tuple[str, str]]:
-    """The modules that a program imports, and the names from each; no name where the module itself is imported."""
+    """Yields the modules that a program imports, each with the imported name, or with none if the module itself is
+    imported."""
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, alias.name) for alias in node.names)
@@ -89,7 +91,7 @@ async def test_the_programs_on_the_page_run_in_order(tmp_path: Path) -> None:
     assert not names["client"].is_connected
 
 
-async def test_the_client_does_what_the_docstring_of_its_module_shows(
+async def test_the_example_in_the_docstring_of_the_client_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = public("whippet.client")
@@ -105,7 +107,7 @@ async def test_the_client_does_what_the_docstring_of_its_module_shows(
     assert capsys.readouterr().out == "0 b'the first order'\n"
 
 
-async def test_a_member_of_a_group_and_a_consumer_are_made_by_the_same_function(tmp_path: Path) -> None:
+async def test_group_members_and_consumers_are_created_by_the_same_function(tmp_path: Path) -> None:
     client = public("whippet.client")
     async with serving(tmp_path / "data") as server, await server.client() as connection:
         assert isinstance(client.consumer(connection, "s", "t", "c"), client.Consumer)

@@ -1,4 +1,4 @@
-"""The distribution: what `make wheel` builds is complete, and fits into a project with an `app` of its own."""
+"""The distribution: what `make wheel` builds is complete, and can be installed in a project with its own `app`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = {
     **{folder: folder for folder in ("pyspark_whippet", "whippet")},
     **{folder: f"{DATA}/share/whippet/{folder}" for folder in ("certs", "deploy", "docs", "openapi")},
 }
-"""Where the wheel has what is in each folder of the repository."""
+"""The folder in the wheel for each folder of the repository."""
 
 WITHOUT_PYARROW = """
 import os, sys
@@ -41,11 +41,11 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 """
-"""A module of the environment that makes pyarrow disappear for as long as a file is there."""
+"""A module for the environment that hides pyarrow while a file exists."""
 
 
 HANGS_S = 600
-"""It takes some ten seconds, and a minute and more on a machine that is busy with ten other things."""
+"""It takes some ten seconds, but a minute or more on a busy machine."""
 
 
 class Built(NamedTuple):
@@ -79,7 +79,7 @@ def run(*command: object, cwd: Path = ROOT, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """As `make wheel` builds them: the wheel is made from the source distribution."""
+    """Builds both as `make wheel` does: the wheel from the source distribution."""
     pytest.importorskip("build", reason="build is not installed: install whippet-gateway[dev]")
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
@@ -90,7 +90,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """A new one with the wheel in it. The dependencies are those that the tests have: that needs no network."""
+    """Creates an environment with the wheel. The dependencies are those of the tests, so no network is needed."""
     prefix = tmp_path_factory.mktemp("environment") / "new"
     venv.create(prefix, symlinks=True)
     python = prefix / "bin" / "python"
@@ -107,7 +107,8 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Envir
         "--no-compile",
         built.wheel,
     )
-    # A folder named in a .pth file is searched last. The .pth files in it, such as the checkout's, are not read.
+    # A folder named in a .pth file is searched last. The .pth files in that folder, such as the checkout's, are not
+    # read.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\nimport without_pyarrow\n")
     (packages / "without_pyarrow.py").write_text(WITHOUT_PYARROW)
     return Environment(python, packages)
@@ -130,7 +131,7 @@ def test_the_source_distribution_has_every_file_of_the_repository_and_no_other(b
     assert {name for name in files_of_source(built.source) if not is_generated(name)} == there
 
 
-def test_the_wheel_has_every_file_of_the_packages_and_what_operators_need(built: Built) -> None:
+def test_the_wheel_has_every_file_of_the_packages_and_the_files_for_operators(built: Built) -> None:
     expected = {f"{DATA}/share/whippet/CHANGELOG.md"}
     for name in files_of_source(built.source):
         folder, _, rest = name.partition("/")
@@ -141,7 +142,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_what_operators_need(built:
     assert names == expected
 
 
-def test_the_wheel_puts_two_packages_into_an_environment(environment: Environment) -> None:
+def test_the_wheel_installs_two_packages(environment: Environment) -> None:
     ours = {"dependencies.pth", "without_pyarrow.py"}
     there = {path.name for path in environment.packages.iterdir() if path.name not in ours | {"__pycache__"}}
     assert {re.sub(r"-.*\.dist-info", "-dist-info", name) for name in there} == {
@@ -157,7 +158,7 @@ def links(page: Path) -> Iterator[str]:
             yield target
 
 
-def test_links_between_the_installed_documents_lead_somewhere(environment: Environment) -> None:
+def test_links_between_the_installed_documents_have_targets(environment: Environment) -> None:
     share = environment.prefix / "share" / "whippet"
     broken = [
         f"{page.relative_to(share)}: {target}"
@@ -193,7 +194,7 @@ def test_a_project_with_an_app_of_its_own_starts_the_server_and_reads_a_topic_wi
             PYSPARK_PYTHON=str(environment.python),
             SPARK_LOCAL_IP="127.0.0.1",
             WITHOUT_PYARROW=str(marker),
-            # This Java lives for seconds: it is not worth its while to optimise anything.
+            # This Java process lives for seconds only, so optimisation does not pay off.
             JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         )
     done = json.loads(said.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The official SDKs as they are published, against a server process as its users start it."""
+"""The official SDKs as published, against a server process as users start it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _numbers = itertools.count()
 
 WAYS = [(version, transport) for version in environments.VERSIONS for transport in ("tcp", "ws")]
 WAYS.append((environments.NEWEST, "quic"))
-"""The older ones cannot be made to speak QUIC from Python."""
+"""Older versions offer no QUIC in Python."""
 USUAL = {("0.6.0", "tcp"), ("0.8.0", "ws"), *(way for way in WAYS if way[0] == environments.NEWEST)}
-"""Each released wire over each transport. The other ways are for `make test-long`."""
+"""Each released wire over each transport. The other combinations are for `make test-long`."""
 
 
 @pytest.fixture(scope="session", params=mostly_long(WAYS, USUAL), ids="-".join)
 def sdk(request: pytest.FixtureRequest) -> Sdk:
-    """The official Python SDK, in each version, over each transport that it has."""
+    """The official Python SDK, in each version, over each of its transports."""
     version, transport = request.param
     environments.interpreter(version)
     return Sdk(version, transport)
@@ -36,7 +36,7 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
 
 @pytest.fixture(scope="session")
 def sdks() -> dict[str, Sdk]:
-    """All versions, for tests in which they meet."""
+    """All versions, for tests that combine them."""
     for version in environments.VERSIONS:
         environments.interpreter(version)
     return {version: Sdk(version) for version in environments.VERSIONS}
@@ -44,7 +44,7 @@ def sdks() -> dict[str, Sdk]:
 
 @pytest.fixture(scope="session")
 def newest() -> Sdk:
-    """The version that has calls for everything."""
+    """The version that has a call for everything."""
     environments.interpreter(environments.NEWEST)
     return Sdk(environments.NEWEST)
 
@@ -59,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts a server for this test alone, which may stop and kill it."""
+    """Starts a server for a single test, which may stop and kill it."""
     with contextlib.ExitStack() as ends:
 
         def start(**settings: str) -> Server:
@@ -79,13 +79,13 @@ def inspector(server: Server) -> Iterator[Inspector]:
 
 @pytest.fixture
 def name() -> str:
-    """A name that nobody else uses on the shared server."""
+    """A name that is unique on the shared server."""
     return f"orders-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Program]]:
-    """Starts a program that runs beside the test, and ends it with the test."""
+    """Starts a program that runs concurrently with the test, and ends it with the test."""
     with contextlib.ExitStack() as ends:
 
         def start_one(sdk: Sdk, program: str, **task: object) -> Program:

@@ -1,4 +1,4 @@
-"""Streams, topics and partitions after they were made: listed, renamed, changed, emptied, deleted."""
+"""Existing streams, topics and partitions: listed, renamed, altered, purged, deleted."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def said(program: Any) -> dict[str, Any]:
     return dict(program.findings())
 
 
-def test_streams_are_listed_by_number_and_found_in_every_way(said: dict[str, Any]) -> None:
+def test_streams_are_listed_by_id_and_found_in_every_way(said: dict[str, Any]) -> None:
     assert said["streams"] == [[f"{NAME}-first", 0, 0], [f"{NAME}-second", 0, 0]]
     assert said["numbers"] == sorted(set(said["numbers"]))
     assert said["same"] == [True] * 3
 
 
-def test_a_stream_has_its_new_name_and_only_that(said: dict[str, Any], newest: Sdk) -> None:
+def test_a_renamed_stream_has_only_its_new_name(said: dict[str, Any], newest: Sdk) -> None:
     assert said["renamed"] == [[f"{NAME}-renamed", 0, 0]] * 2 + [None]
     assert [newest.error(answer) for answer in said["refused_streams"]] == [
         "StreamNameAlreadyExists",
@@ -47,7 +47,7 @@ def test_topics_are_listed_with_their_settings(said: dict[str, Any]) -> None:
     assert said["of_no_stream"] == 0
 
 
-def test_a_change_of_a_topic_leaves_alone_what_it_does_not_name(program: Any) -> None:
+def test_an_update_of_a_topic_keeps_what_it_does_not_name(program: Any) -> None:
     assert program.all("answer") == [None] * 5
     assert [topic[:1] + topic[3:] for topic in program.all("changed")] == [
         ["renamed", "gzip", 90, 3 << 30],
@@ -58,7 +58,7 @@ def test_a_change_of_a_topic_leaves_alone_what_it_does_not_name(program: Any) ->
     ]
 
 
-def test_a_change_that_cannot_be_is_refused(said: dict[str, Any], newest: Sdk) -> None:
+def test_an_invalid_update_is_refused(said: dict[str, Any], newest: Sdk) -> None:
     assert [newest.error(answer) for answer in said["refused_topics"]] == [
         "TopicNameAlreadyExists",
         "TopicIdNotFound",
@@ -70,7 +70,7 @@ def test_a_change_that_cannot_be_is_refused(said: dict[str, Any], newest: Sdk) -
     ]
 
 
-def test_partitions_are_added_and_taken_from_the_end(said: dict[str, Any], newest: Sdk) -> None:
+def test_partitions_are_added_and_removed_at_the_end(said: dict[str, Any], newest: Sdk) -> None:
     assert said["partition"] == [1, 1, 2]
     assert said["has_a_size"]
     assert said["grown"] == [[0, 2, AB], [1, 2, AB], [2, 0, []], [3, 1, ["c"]]]
@@ -84,7 +84,7 @@ def test_partitions_are_added_and_taken_from_the_end(said: dict[str, Any], newes
     ]
 
 
-def test_a_purge_takes_the_messages_and_leaves_the_rest(said: dict[str, Any], newest: Sdk) -> None:
+def test_a_purge_deletes_messages_and_keeps_everything_else(said: dict[str, Any], newest: Sdk) -> None:
     assert said["purged"] == [[0, 0, []], [1, 0, []]]
     assert said["after_purge"] == [[0, 1, ["new"]], [1, 0, []]]
     assert said["purged_stream"] == [[f"{NAME}-second", 2, 4], [f"{NAME}-second", 2, 0]]
@@ -92,7 +92,7 @@ def test_a_purge_takes_the_messages_and_leaves_the_rest(said: dict[str, Any], ne
     assert [newest.error(answer) for answer in said["refused_purges"]] == ["StreamIdNotFound", "TopicIdNotFound"]
 
 
-def test_what_is_deleted_is_gone(said: dict[str, Any], newest: Sdk) -> None:
+def test_deleted_streams_and_topics_are_gone(said: dict[str, Any], newest: Sdk) -> None:
     assert said["deleted_topic"] == [None, [0, 0]]
     assert said["topics_left"] == []
     assert [newest.error(answer) for answer in said["again"]] == ["TopicIdNotFound", "StreamIdNotFound"]

@@ -1,4 +1,4 @@
-"""Streams and topics: making them with all their parameters, finding them, and finding that they are not there."""
+"""Streams and topics: creating them with all parameters, finding them, and not finding missing ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def run(sdk: Sdk, server: Server, start: Callable[..., Program], name: str) -> C
     return run_one
 
 
-def test_a_stream_is_absent_then_made_once_and_found_by_name_and_number(
-    run: Callable[..., Program], sdk: Sdk, name: str
-) -> None:
+def test_a_stream_is_created_once_and_found_by_name_and_id(run: Callable[..., Program], sdk: Sdk, name: str) -> None:
     program = run()
     assert program.all("absent") == [None]
     assert [sdk.error(answer) for answer in program.all("duplicate")] == ["StreamNameAlreadyExists"]
@@ -47,13 +45,13 @@ def test_a_name_may_be_any_text_that_fits(run: Callable[..., Program], name: str
     assert program.all("by_ids") == program.all("topic")
 
 
-def test_a_name_that_is_empty_or_too_long_is_refused_and_the_client_goes_on(run: Callable[..., Program]) -> None:
+def test_an_empty_or_too_long_name_is_refused_and_the_client_stays_usable(run: Callable[..., Program]) -> None:
     for_streams, for_topics = run(bad_names=("", "x" * 256)).all("bad_names")
     assert all(for_streams)
     assert all(for_topics)
 
 
-def test_topics_get_the_parameters_they_are_made_with(
+def test_topics_have_the_parameters_they_were_created_with(
     run: Callable[..., Program], sdk: Sdk, inspector: Inspector, name: str
 ) -> None:
     with_all = {"compression_algorithm": "gzip", "replication_factor": 1}
@@ -86,7 +84,7 @@ def test_topics_get_the_parameters_they_are_made_with(
         assert (full.message_expiry, full.max_size) == (3600 * SECOND_US, 10 << 30)
 
 
-def test_a_topic_cannot_be_what_no_topic_is(run: Callable[..., Program], sdk: Sdk) -> None:
+def test_topics_with_invalid_parameters_are_refused(run: Callable[..., Program], sdk: Sdk) -> None:
     refused: tuple[dict[str, object], ...] = (
         {"name": "compressed oddly", "partitions_count": 1, "compression_algorithm": "middle-out"},
     )

@@ -1,4 +1,4 @@
-"""How clients get in: connection strings with all their options, the plain constructor, tokens, TLS."""
+"""How clients connect: connection strings with all options, the plain constructor, tokens, TLS."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_every_form_of_a_connection_string_connects(sdk: Sdk, server: Server) ->
     assert sdk.run("connecting", strings=strings)["answers"] == dict.fromkeys(strings)
 
 
-def test_a_host_may_be_given_by_its_name(sdk: Sdk, server: Server) -> None:
+def test_a_host_may_be_a_name(sdk: Sdk, server: Server) -> None:
     string = f"iggy://iggy:iggy@localhost:{server.port}"
     assert sdk.run("connecting", strings=[string])["answers"] == {string: None}
 
 
-def test_a_personal_access_token_connects_until_it_is_wrong(
+def test_a_client_connects_with_a_valid_personal_access_token_only(
     sdk: Sdk, server: Server, inspector: Inspector, name: str
 ) -> None:
     right = f"iggy://{inspector.token(name[:30])}@{server.address}"
@@ -44,28 +44,28 @@ def test_a_personal_access_token_connects_until_it_is_wrong(
     assert sdk.error(answers[wrong]) == ("ResourceNotFound" if sdk.release < (0, 9) else "InvalidPersonalAccessToken")
 
 
-def test_wrong_credentials_are_an_error_that_does_not_tell_which_is_wrong(sdk: Sdk, server: Server) -> None:
+def test_the_error_for_wrong_credentials_does_not_reveal_which_part_is_wrong(sdk: Sdk, server: Server) -> None:
     strings = [f"iggy+tcp://{credentials}@{server.address}" for credentials in ("iggy:wrong-password", "nobody:iggy")]
     answers = sdk.run("connecting", strings=strings)["answers"]
     assert {sdk.error(answer) for answer in answers.values()} == {"InvalidCredentials"}
 
 
-def test_strings_that_make_no_sense_are_refused_by_the_sdk(sdk: Sdk, server: Server) -> None:
+def test_the_sdk_refuses_invalid_connection_strings(sdk: Sdk, server: Server) -> None:
     strings = ["", "iggy://", f"iggy://iggy@:iggy@{server.address}", f"iggy://iggy:iggy@{server.address}?colour=red"]
     answers = sdk.run("connecting", strings=strings)["answers"]
     assert [sdk.error(answers[string]) for string in strings] == ["InvalidConnectionString"] * len(strings)
 
 
-def test_a_server_that_is_not_there_is_given_up_after_the_retries_asked_for(sdk: Sdk) -> None:
+def test_the_sdk_gives_up_on_an_absent_server_after_the_configured_retries(sdk: Sdk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     string = f"iggy://iggy:iggy@127.0.0.1:{port}?reconnection_retries=2&reconnection_interval=10ms"
     assert sdk.error(sdk.run("connecting", strings=[string])["answers"][string]) == "CannotEstablishConnection"
 
 
-def test_a_plain_client_may_only_ping_until_it_logs_in_and_may_try_again(sdk: Sdk, server: Server) -> None:
+def test_a_client_may_only_ping_until_it_logs_in_and_a_login_may_be_retried(sdk: Sdk, server: Server) -> None:
     logins = [("iggy", "wrong-password"), ("iggy", "iggy"), ("iggy", "iggy")]
-    # A plain address is one over TCP.
+    # A plain address means TCP.
     answers = sdk.run("connecting", address=str(server.address), logins=logins)["answers"]
     expected = ["Unauthenticated", "InvalidCredentials", "Unauthenticated", None, None, None, None]
     assert [sdk.error(answer) for answer in answers] == expected

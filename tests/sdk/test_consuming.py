@@ -1,4 +1,4 @@
-"""Consumers of groups: what every mode of committing commits, offsets stored by hand, and where reading begins."""
+"""Consumers in groups: what every commit mode commits, offsets stored by hand, and where reading starts."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ CALLED_BACK: dict[str, tuple[list[Any], int | None]] = {
     "interval or after all": (["IntervalOrAfter", 20, "ConsumingAllMessages"], LAST),
     "interval or after every 7th": (["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7], LAST),
 }
-"""Modes of committing, and the offset that is committed once all has been consumed."""
+"""Commit modes, and the offset that is committed once everything has been consumed."""
 
 ITERATED = {f"{name}, iterated": mode for name, mode in CALLED_BACK.items() if "after" not in name}
 
 
-def test_every_mode_commits_what_it_promises_and_the_next_member_carries_on_from_there(
+def test_every_mode_commits_what_it_promises_and_the_next_member_resumes_there(
     sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
 ) -> None:
     modes = CALLED_BACK | (ITERATED if sdk.release >= (0, 7) else {})
-    # What is not committed is read again and again by "next", and shown once: it goes no further than one batch.
+    # What is not committed is read repeatedly by "next" but shown once, so it gets no further than one batch.
     expected = {group: BATCH if words == ["Disabled"] else MESSAGES for group, (words, _) in modes.items()}
     task = {"address": server.address, "stream": name, "topic": "t"}
 
     def consume(produce: int, counts: dict[str, int]) -> Program:
         wanted = {
-            # The SDK commits "after all" at the end of the partition only: a smaller batch would come again and again.
+            # The SDK commits "after all" only at the end of the partition: a smaller batch would be read again and
+            # again.
             group: (modes[group][0], MESSAGES if group == "after all" else BATCH, count, "iterated" in group)
             for group, count in counts.items()
         }
@@ -74,11 +75,11 @@ def test_every_mode_commits_what_it_promises_and_the_next_member_carries_on_from
     second.end()
 
 
-def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_strategy_says(
+def test_offsets_can_be_stored_and_deleted_and_reading_starts_where_the_strategy_says(
     sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
 ) -> None:
-    # The SDK 0.6 goes on from where it is with "next" and "offset" only; with the others it asks for the same again.
-    # A member of 0.9 reads what the group gives it, whichever partition it asks for.
+    # The SDK 0.6 advances only with "next" and "offset"; with the others it requests the same messages again. A member
+    # of 0.9 reads what the group assigns to it, whichever partition it requests.
     beginning = list(range(5 if sdk.release < (0, 7) else 10))
     program = start(sdk, "offsets", address=server.address, stream=name, topic="t", expected=len(beginning))
     assert sdk.error(program.until("no_group")["no_group"]) == "ConsumerGroupNameNotFound"
@@ -108,7 +109,7 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
     }
     for replay in (False, True):
         consumed = program.until("consumed")["consumed"]
-        # Nothing is committed: "next" begins at the beginning again, which the SDK passes on when it is asked to.
+        # Nothing is committed: "next" starts from the beginning again, which the SDK passes on if replays are allowed.
         assert consumed == (list(range(5)) * 2 if replay else list(range(5)))
         for what, (refusal, stored, stored_with_replay) in expected.items():
             finding = program.until("did")
@@ -124,7 +125,7 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
     program.end()
 
 
-def test_a_consumer_goes_on_while_its_topic_changes_beneath_it(newest: Sdk, server: Server, name: str) -> None:
+def test_a_consumer_keeps_running_while_its_topic_changes(newest: Sdk, server: Server, name: str) -> None:
     program = newest.finished("changing", address=server.address, name=name)
     after = {finding["after"]: finding["consumed"] for finding in program.said}
 
@@ -133,6 +134,6 @@ def test_a_consumer_goes_on_while_its_topic_changes_beneath_it(newest: Sdk, serv
 
     two = ("joining", "shrinking", "a purge", "the topic was made again")
     expected = {what: messages(what) for what in two} | {"growing": messages("growing", 4)}
-    # With the group its offsets are gone: whoever makes it again begins at the beginning.
+    # Deleting a group deletes its offsets: a new group of that name starts from the beginning.
     expected["the group was deleted"] = sorted(messages(two[-1]) + messages("the group was deleted"))
     assert after == expected

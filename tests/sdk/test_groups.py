@@ -1,4 +1,4 @@
-"""Groups: members share the partitions, each message goes to one of them, and who dies is replaced."""
+"""Groups: members share the partitions, each message goes to one of them, and a member that dies is replaced."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ STARTS_AGAIN_MAX = 3
 ASLEEP_SECONDS = 20
 """Before the programs themselves give up."""
 DROWSY = ("0.7.0", "ws")
-"""Its members may join and never ask for a message. A client gets the news of its own connection again when a consumer
-begins to listen, and if that comes after the answer to the join it takes itself for a member no more, and waits. Seen
-on the wire once in some fifty runs on a busy machine: all that it asked was answered, later heartbeats too. What helps
-is what helps its users: to start it again. Then it gets what is left, and nothing may be missing or come twice."""
+"""Its members may join and never poll. A client is notified again of its own connection when a consumer starts to
+listen; if that comes after the response to the join, the client believes that it is no longer a member, and waits.
+It was seen on the wire about once in fifty runs on a busy machine; all its requests were answered, later heartbeats
+as well. The remedy is that of its users: to start it again. Then it gets what is left, and nothing may be missing or
+arrive twice."""
 PAIRS = [*((version, version) for version in VERSIONS), (CLASSIC, NEWEST), (NEWEST, CLASSIC)]
 USUAL = {pair for pair in PAIRS if BETWEEN not in pair}
 
 
 class Group:
-    """A topic, its producer and the members of one group of it."""
+    """A topic, its producer, and the members of one group."""
 
     def __init__(self, server: Server, inspector: Inspector, start: Callable[..., Program], stream: str) -> None:
         self.members: list[Program] = []
@@ -43,7 +44,7 @@ class Group:
         """How to start them again."""
 
     def produce(self, sdk: Sdk, partitions: int, count: int, first: int = 0, batch: int = 5) -> Program:
-        """A producer that waits for the word to go."""
+        """Starts a producer that waits for a word before it sends."""
         more = {"partitions": partitions, "count": count, "first": first, "batch": batch, "create": first == 0}
         producer = self._start(sdk, "producer", **self._task, **more)
         producer.until("ready")
@@ -71,7 +72,7 @@ class Group:
             again()
 
     def until_shared(self, *sizes: int) -> None:
-        """Waits until the members have so many partitions each."""
+        """Waits until the members have this many partitions each."""
 
         def sizes_now() -> list[int]:
             return sorted(len(owned) for owned in self._inspector.members(self._stream, "t", "g"))
@@ -117,9 +118,10 @@ class Group:
         )
 
     def end(self, partitions: int, count: int) -> list[str]:
-        """Everybody leaves once all is committed: who is left gets the partitions, and would get what is not.
+        """Ends all members once everything is committed: those that remain get the partitions, and would get
+        uncommitted messages.
 
-        All that was ever consumed, which is more than was asked for if something came twice.
+        Returns everything that was ever consumed, which is more than was sent if something arrived twice.
         """
         self.until_committed(partitions, count - 1)
         for member in self.members:
@@ -133,7 +135,7 @@ def numbered(partitions: int, count: int, first: int = 0) -> list[str]:
 
 
 def in_order(consumed: list[str]) -> bool:
-    """Whether one member got the messages of every partition in the order in which they were sent."""
+    """Whether one member got the messages of every partition in the order of sending."""
     seen: dict[str, int] = {}
     for message in consumed:
         partition, number = message.split(":")
@@ -145,7 +147,7 @@ def in_order(consumed: list[str]) -> bool:
 
 @pytest.fixture(params=mostly_long(PAIRS, USUAL), ids=" and ".join)
 def pair(request: pytest.FixtureRequest, sdks: dict[str, Sdk]) -> tuple[Sdk, Sdk]:
-    """Versions of two members of one group."""
+    """The versions of two members of one group."""
     first, second = request.param
     return sdks[first], sdks[second]
 
@@ -156,7 +158,7 @@ def group(server: Server, inspector: Inspector, start: Callable[..., Program], n
 
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, AFTER_EACH], ids=" ".join)
-def test_clients_of_one_process_get_each_message_once_between_them(
+def test_clients_of_one_process_share_the_messages_and_get_each_one_once(
     sdk: Sdk, group: Group, auto_commit: Sequence[object]
 ) -> None:
     producer = group.produce(sdk, partitions=5, count=100)
@@ -167,7 +169,7 @@ def test_clients_of_one_process_get_each_message_once_between_them(
     group.until_consumed(numbered(5, 100))
     assert Counter(group.end(5, 100)) == Counter(numbered(5, 100))
     of_member = [[said["consumed"] for said in program.said if said.get("member") == index] for index in range(3)]
-    # Of those that are started again the first may get all that is left before the others are there.
+    # If members are started again, the first one may get everything before the others have joined.
     if not group.was_started_again:
         assert sorted(len(consumed) for consumed in of_member) == [100, 200, 200]
     assert all(in_order(consumed) for consumed in of_member)
@@ -189,7 +191,7 @@ def test_processes_of_all_versions_share_a_group_and_get_each_message_once(
     assert [len(member.all("consumed")) for member in group.members] == [200] * len(sdks)
 
 
-def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, group: Group) -> None:
+def test_with_more_members_than_partitions_some_get_no_messages(sdk: Sdk, group: Group) -> None:
     producer = group.produce(sdk, partitions=2, count=20)
     group.join(sdk, WHEN_EACH, members=4)
     group.until_shared(1, 1, 0, 0)
@@ -200,7 +202,7 @@ def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, grou
 
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH], ids=lambda words: str(words[-1]))
-def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
+def test_a_member_that_joins_late_gets_a_share_and_nothing_arrives_twice(
     pair: tuple[Sdk, Sdk], group: Group, auto_commit: Sequence[object]
 ) -> None:
     producer = group.produce(pair[0], partitions=4, count=300)
@@ -216,9 +218,9 @@ def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
     assert Counter(group.end(4, 300)) == Counter(numbered(4, 300))
 
 
-def test_the_rest_take_over_from_what_a_killed_member_had_committed(pair: tuple[Sdk, Sdk], group: Group) -> None:
+def test_other_members_resume_after_what_a_killed_member_had_committed(pair: tuple[Sdk, Sdk], group: Group) -> None:
     before = group.produce(pair[0], partitions=4, count=50)
-    # "When" commits before a message is handled, "after" afterwards: only so nothing is lost when a member dies.
+    # "When" commits before a message is handled, "after" afterwards: only the latter loses nothing when a member dies.
     _, victim = group.join(pair[0], AFTER_EACH), group.join(pair[1], AFTER_EACH)
     group.until_shared(2, 2)
     before.tell("go")

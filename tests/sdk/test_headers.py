@@ -1,4 +1,4 @@
-"""Headers and ids: whatever the kind of key and value, they come back as they were sent."""
+"""Headers and ids: keys and values of every kind are read as they were sent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def said(newest: Sdk, server: Server) -> dict[str, Any]:
     return findings | {"before": before, "after": time.time_ns() // 1000}
 
 
-def test_every_kind_of_key_and_value_comes_back_with_its_kind(said: dict[str, Any]) -> None:
+def test_keys_and_values_of_every_kind_are_read_with_their_kind(said: dict[str, Any]) -> None:
     assert [len(headers) for headers in said["typed"]] == [15, 15]
     assert said["typed_back"] == said["typed"]
     assert said["equal"] == [True, True]
 
 
-def test_plain_keys_and_values_come_back_as_the_kinds_that_fit_them(said: dict[str, Any]) -> None:
+def test_plain_keys_and_values_are_read_as_the_matching_kinds(said: dict[str, Any]) -> None:
     assert said["plain_back"] is True
     assert sorted(said["kinds"], key=str) == sorted(
         [
@@ -41,7 +41,7 @@ def test_plain_keys_and_values_come_back_as_the_kinds_that_fit_them(said: dict[s
     )
 
 
-def test_keys_that_differ_only_in_their_kind_are_kept_apart(said: dict[str, Any]) -> None:
+def test_keys_that_differ_only_in_kind_are_distinct(said: dict[str, Any]) -> None:
     assert said["both"] == [["Int8", 1, "String", "a"], ["UnsignedInt64", 1, "String", "b"]]
     assert said["ambiguous"] != "not noticed"
 
@@ -50,12 +50,12 @@ def test_messages_without_headers_have_none(said: dict[str, Any]) -> None:
     assert said["without"] == [None, None, [["String", "k", "String", "v"]]]
 
 
-def test_many_headers_are_no_trouble_and_too_many_are_refused_by_the_sdk(said: dict[str, Any]) -> None:
+def test_many_headers_are_accepted_and_too_many_are_refused_by_the_sdk(said: dict[str, Any]) -> None:
     assert said["much"] is True
     assert said["too_much"] == "Too big headers payload"
 
 
-def test_an_id_is_kept_and_one_is_given_where_there_is_none(said: dict[str, Any]) -> None:
+def test_an_id_is_kept_and_a_missing_one_is_generated(said: dict[str, Any]) -> None:
     assert said["payloads"] == ["None", "0", "1", f"{2**64}", f"{2**128 - 1}"]
     none, zero, *given = map(int, said["ids"])
     assert given == [1, 2**64, 2**128 - 1]
@@ -64,7 +64,7 @@ def test_an_id_is_kept_and_one_is_given_where_there_is_none(said: dict[str, Any]
     assert none != zero
 
 
-def test_a_message_has_the_time_it_was_made_and_the_time_it_was_stored(said: dict[str, Any]) -> None:
+def test_a_message_has_its_creation_time_and_its_append_time(said: dict[str, Any]) -> None:
     assert said["before"] <= said["origins"][0]
     assert said["origins"] == sorted(said["origins"])
     assert set(said["timestamps"]) == {said["timestamps"][0]}

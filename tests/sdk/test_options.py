@@ -1,4 +1,4 @@
-"""The options of topics: described, set by those who make topics, derived for the rest, refused if they are wrong."""
+"""The options of topics: described, set by clients, derived by default, and refused if invalid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEDUPLICATION = {
     "message_deduplication_expiry": ["UnsignedInt64", 60_000_000],
     "message_deduplication_max_entries": ["UnsignedInt64", 10_000],
 }
-"""Whippet's own: the SDK has no names for them, and takes them as texts."""
+"""Whippet's own options: the SDK has no names for them, and takes them as texts."""
 DEFAULTS = {
     "compression_algorithm": ["String", "none"],
     "message_expiry": ["UnsignedInt64", NEVER],
@@ -38,7 +38,7 @@ DEFAULTS = {
     "segment_size": ["UnsignedInt64", 1 << 30],
     "durability": ["String", "replicated"],
     "consumer_offset_durability": ["String", "replicated"],
-    # Iggy gathers 1024 messages; Whippet writes what it acknowledges, unless its operator says else.
+    # Iggy gathers 1024 messages; Whippet writes what it acknowledges, unless its operator configures otherwise.
     "messages_required_to_save": ["UnsignedInt32", 1],
     "size_of_messages_required_to_save": ["UnsignedInt64", 1 << 20],
     "preallocate_segments": ["Bool", False],
@@ -55,7 +55,7 @@ GIVEN = {
     "preallocate_segments": ["Bool", False],
 }
 ALWAYS_SENT = ("consumer_offset_durability", "durability")
-"""By the SDK, whether or not it was asked to."""
+"""Sent by the SDK whether or not they were set."""
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +71,29 @@ def only(options: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: options[key] for key in keys}
 
 
-def test_the_catalogue_names_every_option_of_topics_with_its_kind_and_default(said: dict[str, Any]) -> None:
+def test_the_catalogue_lists_every_topic_option_with_its_kind_and_default(said: dict[str, Any]) -> None:
     defaults = DEFAULTS | DEDUPLICATION | {"enforce_fsync": ["Bool", False]}
     kinds = KINDS | {"enforce_fsync": "bool"}
     assert said["catalogue"] == {key: [kind, defaults[key], True] for key, kind in kinds.items()}
     assert said["empty"] == [[], []]
 
 
-def test_what_is_not_asked_for_is_derived(said: dict[str, Any]) -> None:
+def test_options_that_are_not_set_are_derived(said: dict[str, Any]) -> None:
     assert said["none"] == {"explicit": only(DEFAULTS, *ALWAYS_SENT), "derived": without(DEFAULTS, *ALWAYS_SENT)}
 
 
-def test_what_is_asked_for_is_explicit(said: dict[str, Any]) -> None:
+def test_options_that_are_set_are_explicit(said: dict[str, Any]) -> None:
     assert said["every"] == {"explicit": GIVEN, "derived": {}}
 
 
-def test_a_text_is_as_good_as_a_number(said: dict[str, Any]) -> None:
+def test_numbers_may_be_given_as_text(said: dict[str, Any]) -> None:
     durability = only(DEFAULTS, *ALWAYS_SENT)
     own = {"message_deduplication": ["Bool", True], "message_deduplication_expiry": ["UnsignedInt64", HOUR_US]}
     derived = only(DEDUPLICATION, "message_deduplication_max_entries")
     assert said["text"] == {"explicit": GIVEN | durability | own, "derived": derived}
 
 
-def test_what_makes_no_sense_is_refused_and_makes_no_topic(said: dict[str, Any], newest: Sdk) -> None:
+def test_invalid_options_are_refused_and_no_topic_is_created(said: dict[str, Any], newest: Sdk) -> None:
     assert [newest.error(answer) for answer in said["refused"]] == [
         "UnsupportedOptionKey",
         # The SDK always sends `durability`, which contradicts `enforce_fsync`.
@@ -104,7 +104,7 @@ def test_what_makes_no_sense_is_refused_and_makes_no_topic(said: dict[str, Any],
     assert said["topics_left"] == ["none", "every", "text"]
 
 
-def test_a_change_makes_an_option_explicit(said: dict[str, Any]) -> None:
+def test_an_update_makes_an_option_explicit(said: dict[str, Any]) -> None:
     changed = {"max_topic_size": ["UnsignedInt64", 5 << 30]}
     assert said["updated"] == {
         "explicit": only(DEFAULTS, *ALWAYS_SENT) | changed,

@@ -1,4 +1,4 @@
-"""Where messages go: by turns, to a partition, by a key; and what the server confirms of it."""
+"""Where messages go: in turn, to a partition, by a key; and what the server confirms."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def said(program: Program) -> dict[str, Any]:
     return program.findings()
 
 
-def test_batches_go_round_the_partitions_and_are_confirmed_with_their_offsets(said: dict[str, Any]) -> None:
+def test_balanced_batches_go_round_the_partitions_and_are_confirmed_with_offsets(said: dict[str, Any]) -> None:
     stream, topic = said["ids"]
     of_sizes = {1: (0, 0), 2: (1, 0), 3: (2, 0), 4: (0, 1), 5: (1, 2), 6: (2, 3)}
     assert said["balanced"] == [[[stream, topic, *where]] for where in of_sizes.values()]
 
 
-def test_a_partition_that_is_named_gets_the_batch(said: dict[str, Any]) -> None:
+def test_a_batch_goes_to_the_named_partition(said: dict[str, Any]) -> None:
     stream, topic = said["ids"]
     assert said["named"] == [[[stream, topic, 2, offset]] for offset in (9, 19, 22)]
 
 
-def test_one_key_goes_to_one_partition_which_its_hash_decides(said: dict[str, Any]) -> None:
+def test_the_hash_of_a_key_decides_its_partition(said: dict[str, Any]) -> None:
     assert said["keyed"] == [[xxhash.xxh32_intdigest(key) % 3] * 2 for key in KEYS]
 
 
-def test_streams_and_topics_may_be_named_by_their_numbers(said: dict[str, Any]) -> None:
+def test_streams_and_topics_may_be_named_by_id(said: dict[str, Any]) -> None:
     stream, topic = said["ids"]
     ((of_stream, of_topic, partition, offset),) = said["by_ids"]
     assert (of_stream, of_topic, partition) == (stream, topic, 0)
@@ -46,7 +46,7 @@ def test_streams_and_topics_may_be_named_by_their_numbers(said: dict[str, Any]) 
     assert sum(said["counts"]) == 21 + 14 + 2 * len(KEYS) + 1
 
 
-def test_what_is_not_there_and_what_is_empty_is_refused(said: dict[str, Any], program: Program, newest: Sdk) -> None:
+def test_missing_targets_and_empty_batches_are_refused(said: dict[str, Any], program: Program, newest: Sdk) -> None:
     assert [newest.error(answer) for answer in said["refused"]] == [
         "PartitionNotFound",
         "TopicIdNotFound",
@@ -56,7 +56,7 @@ def test_what_is_not_there_and_what_is_empty_is_refused(said: dict[str, Any], pr
     assert program.all("bad_key") == ["ValueError"] * 3
 
 
-def test_new_clients_see_new_partitions_and_old_ones_are_told_when_theirs_are_gone(
+def test_new_clients_see_new_partitions_and_old_ones_get_an_error_for_deleted_ones(
     said: dict[str, Any], newest: Sdk
 ) -> None:
     assert said["after_growth"] == [0, 1, 2, 3]
@@ -64,7 +64,7 @@ def test_new_clients_see_new_partitions_and_old_ones_are_told_when_theirs_are_go
     assert [newest.error(answer) for answer in said["after_shrinking"]] == [None, *["PartitionNotFound"] * 3]
 
 
-def test_the_largest_message_and_the_most_messages_arrive(said: dict[str, Any]) -> None:
+def test_the_largest_message_and_the_largest_batch_arrive(said: dict[str, Any]) -> None:
     assert said["big"] == [True] * 3
     assert said["too_big"] == "Too big message payload"
     assert said["many"] == [3, 3]

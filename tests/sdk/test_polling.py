@@ -1,4 +1,4 @@
-"""Polling without a group: every strategy, every count, with and without committing what was read."""
+"""Polling without a group: every strategy and count, with and without committing what was read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def poll(sdk: Sdk, server: Server, start: Callable[..., Program], name: str) -> 
     return poll_some
 
 
-def test_every_strategy_begins_where_it_says_and_ends_at_the_count(poll: Callable[..., Program]) -> None:
+def test_every_strategy_starts_at_its_position_and_stops_at_the_count(poll: Callable[..., Program]) -> None:
     expected = [
         ((FIRST, 5, False), numbers(0, 4)),
         ((FIRST, 1000, False), numbers(0, 29)),
@@ -50,7 +50,7 @@ def test_every_strategy_begins_where_it_says_and_ends_at_the_count(poll: Callabl
 
 
 def test_a_time_finds_the_first_message_that_is_not_older(poll: Callable[..., Program]) -> None:
-    """All messages of a batch have one time; a batch later has a later one, or, on a quick machine, the same."""
+    """All messages of a batch have one time; the next batch has a later one or, on a fast machine, the same."""
     of_third_batch, first, after_the_last = ["Timestamp", 11, 0], ["Timestamp", 0, -1_000_000], ["Timestamp", 29, 1]
     polled = poll((of_third_batch, 1000, False), (first, 3, False), (after_the_last, 5, False)).all("polled")
     assert polled[0][0] in (0, 1, 11)
@@ -58,9 +58,7 @@ def test_a_time_finds_the_first_message_that_is_not_older(poll: Callable[..., Pr
     assert polled[1:] == [[0, 1, 2], []]
 
 
-def test_auto_commit_moves_the_next_poll_and_nothing_else_does(
-    poll: Callable[..., Program], inspector: Inspector, name: str
-) -> None:
+def test_only_auto_commit_advances_the_next_poll(poll: Callable[..., Program], inspector: Inspector, name: str) -> None:
     expected = [
         ((NEXT, 10, True), numbers(0, 9)),
         ((NEXT, 5, False), numbers(10, 14)),
@@ -75,13 +73,13 @@ def test_auto_commit_moves_the_next_poll_and_nothing_else_does(
     assert inspector.consumer_offset(name, "t", partition=1) is None
 
 
-def test_an_empty_partition_answers_every_strategy_with_nothing(poll: Callable[..., Program]) -> None:
+def test_an_empty_partition_returns_nothing_for_every_strategy(poll: Callable[..., Program]) -> None:
     strategies = (FIRST, LAST, NEXT, ["Offset", 0], ["Timestamp", 0, 0])
     program = poll(*((strategy, 10, True) for strategy in strategies), partition=1)
     assert program.all("polled") == [[]] * len(strategies)
 
 
-def test_polling_what_is_not_there_or_no_messages_at_all_is_refused(
+def test_polling_a_missing_partition_or_zero_messages_is_refused(
     poll: Callable[..., Program], sdk: Sdk, name: str
 ) -> None:
     absent = "nobody made this"

@@ -1,5 +1,5 @@
-"""The newest pre-release of the official SDK, whose wire protocol is the next one: over each transport that it has,
-beside clients of the classic wire, and across the death of the server."""
+"""The newest pre-release of the official SDK, which speaks the next wire protocol: over each of its transports,
+together with clients of the classic wire, and across a crash of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def python() -> None:
 
 @pytest.mark.usefixtures("python")
 @pytest.mark.parametrize("transport", ["tcp", "ws", "quic"])
-def test_it_makes_sends_polls_and_consumes_in_a_group(
+def test_the_pre_release_creates_sends_polls_and_consumes_in_a_group(
     server: Server, start: Callable[..., Program], inspector: Inspector, name: str, transport: str
 ) -> None:
     sdk = Sdk(environments.PRE_RELEASE, transport)
@@ -38,7 +38,7 @@ def test_it_makes_sends_polls_and_consumes_in_a_group(
 
 
 @pytest.mark.usefixtures("python")
-def test_it_goes_on_sending_after_the_server_was_killed(
+def test_the_pre_release_keeps_sending_after_the_server_was_killed(
     own_server: Callable[..., Server], start: Callable[..., Program], name: str
 ) -> None:
     server = own_server()
@@ -57,6 +57,7 @@ def test_it_goes_on_sending_after_the_server_was_killed(
     program.end()
     (stored,), (sent,) = program.all("stored"), program.all("sent")
     acknowledged = [f"again:{number}" for number in range(sent)]
-    # Each is there; one in hand when the server died, whose answer nobody knows, may be there twice.
+    # Each message is stored; one that was in flight when the server died, and was never acknowledged, may be there
+    # twice.
     assert list(dict.fromkeys(stored)) == acknowledged
     assert len(stored) <= sent + 2

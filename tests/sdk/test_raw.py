@@ -1,4 +1,4 @@
-"""Commands that the SDK has no call for, sent as bytes: what is answered, and what is refused."""
+"""Commands without a call in the SDK, sent as bytes: their responses, and what is refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def refusal(answers: dict[str, Any], newest: Sdk) -> Callable[[str], str | None]
     return lambda request: newest.error(answers[request]["refused"])
 
 
-def test_a_ping_is_answered_with_nothing_first_and_last(answers: dict[str, Any]) -> None:
+def test_a_ping_returns_nothing_at_the_start_and_at_the_end(answers: dict[str, Any]) -> None:
     assert answers["ping"] == answers["still there"] == b""
 
 
@@ -86,7 +86,7 @@ def test_a_snapshot_is_a_zip_file(answers: dict[str, Any]) -> None:
     assert zipfile.ZipFile(io.BytesIO(answers["snapshot"])).testzip() is None
 
 
-def test_the_roster_is_this_server_alone_at_the_address_that_clients_use(
+def test_the_cluster_is_this_server_alone_at_the_address_that_clients_use(
     answers: dict[str, Any], server: Server
 ) -> None:
     reader = Reader(answers["roster"])
@@ -98,10 +98,10 @@ def test_the_roster_is_this_server_alone_at_the_address_that_clients_use(
     assert reader.ended()
 
 
-def test_options_are_described_and_of_an_unknown_scope_refused(
+def test_options_are_described_and_an_unknown_scope_is_refused(
     answers: dict[str, Any], refusal: Callable[[str], str | None]
 ) -> None:
-    assert struct.unpack_from("<I", answers["options"])[0] == 13
+    assert struct.unpack_from("<I", answers["options"])[0] == 15
     assert refusal("options of nothing") == "InvalidCommand"
 
 
@@ -121,7 +121,7 @@ def test_clients_are_listed_and_this_one_knows_itself(answers: dict[str, Any]) -
     assert answers["nobody"] == b""
 
 
-def test_tokens_are_made_listed_and_deleted(answers: dict[str, Any], refusal: Callable[[str], str | None]) -> None:
+def test_tokens_are_created_listed_and_deleted(answers: dict[str, Any], refusal: Callable[[str], str | None]) -> None:
     assert answers["token"][0] == len(answers["token"]) - 1 > 30
     assert refusal("same token") == "PersonalAccessTokenAlreadyExists"
     tokens, listed = Reader(answers["tokens"]), {}
@@ -134,7 +134,7 @@ def test_tokens_are_made_listed_and_deleted(answers: dict[str, Any], refusal: Ca
     assert refusal("token deleted again") == "ResourceNotFound"
 
 
-def test_a_poll_is_answered_alike_by_either_of_its_codes(answers: dict[str, Any]) -> None:
+def test_both_codes_of_a_poll_return_the_same(answers: dict[str, Any]) -> None:
     assert struct.unpack_from("<IQI", answers["poll"]) == (0, 4, 3)
     assert answers["poll on primary"] == answers["poll"]
 
@@ -159,13 +159,13 @@ def test_offsets_are_stored_found_and_deleted(answers: dict[str, Any], refusal: 
     assert refusal("offset deleted again") == "ConsumerOffsetNotFound"
 
 
-def test_what_is_not_served_is_refused_and_the_connection_goes_on(refusal: Callable[[str], str | None]) -> None:
+def test_unsupported_commands_are_refused_and_the_connection_stays_usable(refusal: Callable[[str], str | None]) -> None:
     assert refusal("unknown") == "InvalidCommand"
     assert refusal("cut off") in ("InvalidCommand", "InvalidFormat")
     assert {refusal(f"of the SDK {code}") for code in OF_THE_SDK} == {"InvalidCommand"}
 
 
-def test_who_is_in_a_group_is_told_which_partitions_are_his(answers: dict[str, Any]) -> None:
+def test_a_member_of_a_group_learns_which_partitions_it_has(answers: dict[str, Any]) -> None:
     assert answers["no member"] == answers["joined"] == b""
     generation, *partitions = struct.unpack("<QII", answers["member"])
     assert generation
@@ -174,7 +174,7 @@ def test_who_is_in_a_group_is_told_which_partitions_are_his(answers: dict[str, A
 
 
 class Reader:
-    """Takes an answer apart from its beginning."""
+    """Decodes a response from its start."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._position = data, 0

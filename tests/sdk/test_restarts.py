@@ -1,4 +1,4 @@
-"""The server goes away and comes back with the same folder: clients carry on, and nothing acknowledged is lost."""
+"""The server stops and restarts with the same folder: clients continue, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sdk.support.server import Server
 
 PARTITIONS = 2
 AT_LEAST = 60
-"""Messages that go through before each restart, and after the last one."""
+"""Messages that are acknowledged before each restart, and after the last one."""
 
 
 def acknowledged(producer: Program) -> list[str]:
@@ -31,7 +31,7 @@ def first_times(messages: list[str]) -> list[str]:
     [Server.kill, pytest.param(Server.stop, marks=pytest.mark.long)],
     ids=["killed", "stopped"],
 )
-def test_clients_carry_on_after_restarts_and_nothing_acknowledged_is_lost(
+def test_clients_continue_after_restarts_and_nothing_acknowledged_is_lost(
     sdk: Sdk, own_server: Callable[..., Server], start: Callable[..., Program], end: Callable[[Server], None]
 ) -> None:
     server = own_server()
@@ -66,11 +66,11 @@ def test_clients_carry_on_after_restarts_and_nothing_acknowledged_is_lost(
     for partition in range(PARTITIONS):
         of_partition = [message for message in promised if message.startswith(f"{partition}:")]
         assert first_times(stored[partition]) == of_partition
-        # The SDK, and then the producer, repeat a batch whose answer they did not get: no other may be there twice.
+        # The SDK, and then the producer, repeat a batch without a response; no other message may be there twice.
         assert len(set(stored[partition])) + 5 * 2 * restarts >= len(stored[partition])
 
 
-def test_a_group_goes_on_after_a_restart_from_what_it_had_committed(
+def test_a_group_resumes_after_a_restart_from_what_it_had_committed(
     sdk: Sdk, own_server: Callable[..., Server], start: Callable[..., Program]
 ) -> None:
     server = own_server()

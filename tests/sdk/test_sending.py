@@ -1,4 +1,4 @@
-"""What is sent arrives: whatever the payload, however much of it, in the partition that was named."""
+"""What is sent arrives: whatever the payload, however large, in the partition that was named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = ("plain", "заказ", "注文 🐕", "\u0000", " ", "a\nb", "ё" * 60)
 
 
 class Sent:
-    """What a run of the program sent and read back."""
+    """What a run of the program has sent and read back."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -27,7 +27,7 @@ class Sent:
         self.answers = program.all("answer")
 
     def digests(self, partition: int) -> list[str]:
-        """Of what the server accepted for a partition, in the order of sending."""
+        """Digests of what the server accepted for a partition, in the order of sending."""
         sent = [finding for finding in self.program.said if "sent" in finding]
         return [
             digest
@@ -62,7 +62,7 @@ def test_every_text_and_every_byte_arrives_as_it_was_sent(send: Callable[..., Se
     assert [message["length"] for message in sent.partitions[0]] == [len(payload) for payload in expected]
 
 
-def test_messages_have_an_id_a_time_and_a_checksum_that_stay(send: Callable[..., Sent]) -> None:
+def test_the_id_time_and_checksum_of_a_message_do_not_change(send: Callable[..., Sent]) -> None:
     before = time.time_ns() // 1000
     sent = send((0, ["first", "second"]), (0, ["third"]))
     messages = sent.partitions[0]
@@ -74,16 +74,14 @@ def test_messages_have_an_id_a_time_and_a_checksum_that_stay(send: Callable[...,
     assert sent.program.said[-1]["checksums_again"] == [message["checksum"] for message in messages]
 
 
-def test_a_message_goes_into_the_partition_that_is_named_and_nowhere_else(
-    send: Callable[..., Sent], inspector: Inspector, name: str
-) -> None:
+def test_a_message_goes_to_the_named_partition_only(send: Callable[..., Sent], inspector: Inspector, name: str) -> None:
     sent = send((2, ["a", "b"]), (0, ["c"]), (2, ["d"]), partitions=4)
     assert [len(sent.partitions[partition]) for partition in range(4)] == [1, 0, 3, 0]
     assert inspector.topic(name, "t").messages_of == {0: 1, 1: 0, 2: 3, 3: 0}
     assert sent.program.said[-1]["messages_count"] == 4
 
 
-def test_a_batch_for_what_is_not_there_is_refused_and_the_connection_goes_on(
+def test_a_batch_for_a_missing_target_is_refused_and_the_connection_stays_usable(
     send: Callable[..., Sent], sdk: Sdk, name: str
 ) -> None:
     elsewhere = [(name, "t", 1), (name, "nobody made this", 0), ("nobody made this", "t", 0)]
@@ -93,7 +91,7 @@ def test_a_batch_for_what_is_not_there_is_refused_and_the_connection_goes_on(
     assert len(sent.partitions[0]) == 1
 
 
-def test_an_empty_batch_is_refused_and_the_next_is_taken(send: Callable[..., Sent], sdk: Sdk) -> None:
+def test_an_empty_batch_is_refused_and_the_next_one_is_accepted(send: Callable[..., Sent], sdk: Sdk) -> None:
     sent = send((0, []), (0, ["next"]))
     assert [sdk.error(answer) for answer in sent.answers] == ["InvalidMessagesCount", None]
 
@@ -105,8 +103,9 @@ def test_messages_of_several_megabytes_arrive(send: Callable[..., Sent]) -> None
     assert [message["length"] for message in sent.partitions[0]] == [*sizes, *[MIB] * 6, 3 * MIB]
 
 
-def test_a_batch_that_the_sdk_writes_in_two_parts_is_not_held_up_between_them(send: Callable[..., Sent]) -> None:
-    """From 8 KiB on, with Nagle's algorithm: at least 40 ms each, were the first part acknowledged as late as usual."""
+def test_a_batch_that_the_sdk_writes_in_two_parts_is_not_delayed_between_them(send: Callable[..., Sent]) -> None:
+    """From 8 KiB on. With Nagle's algorithm it would take at least 40 ms each if the first part were acknowledged as
+    late as usual."""
     sent = send(*[(0, [{"size": 10 << 10}])] * 31)
     assert min(sent.program.all("seconds")) < 0.03
 

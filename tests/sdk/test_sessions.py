@@ -12,7 +12,7 @@ from tests.sdk.support.server import Server, tls_server
 UNAUTHENTICATED, WRONG = "Unauthenticated", "InvalidCredentials"
 
 
-def test_a_client_may_log_in_and_out_and_in_again(newest: Sdk, server: Server) -> None:
+def test_a_client_may_log_in_log_out_and_log_in_again(newest: Sdk, server: Server) -> None:
     said = newest.finished("sessions", acts=["by_hand"], address=server.address).findings()
     assert [newest.error(answer) for answer in said["before"]] == ["NotConnected"] * 2
     assert [newest.error(answer) for answer in said["by_hand"]] == [
@@ -32,7 +32,7 @@ def test_a_client_may_log_in_and_out_and_in_again(newest: Sdk, server: Server) -
     ]
 
 
-def test_a_configuration_says_who_logs_in(newest: Sdk, server: Server, inspector: Inspector, name: str) -> None:
+def test_a_configuration_sets_the_credentials(newest: Sdk, server: Server, inspector: Inspector, name: str) -> None:
     token = inspector.token(name[:30])
     answers = newest.run("sessions", acts=["configured"], address=server.address, token=token)["configured"]
     named = {who: [newest.error(answer) for answer in of_one] for who, of_one in answers.items()}
@@ -42,7 +42,7 @@ def test_a_configuration_says_who_logs_in(newest: Sdk, server: Server, inspector
     assert named["nobody"] == [None, UNAUTHENTICATED]
 
 
-def test_tls_clients_get_in_if_they_trust_the_certificate_or_do_not_ask(
+def test_tls_clients_connect_if_they_trust_the_certificate_or_do_not_verify_it(
     newest: Sdk, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server, certificate = tls_server(own_server, tmp_path)
@@ -53,7 +53,7 @@ def test_tls_clients_get_in_if_they_trust_the_certificate_or_do_not_ask(
     assert all(answers[who][0] is not None for who in answers.keys() - welcome)
 
 
-def test_clients_wait_for_a_server_that_is_away_as_long_as_they_were_told(
+def test_clients_wait_for_a_stopped_server_as_long_as_configured(
     newest: Sdk, own_server: Callable[..., Server], start: Callable[..., Program]
 ) -> None:
     server = own_server()
@@ -68,6 +68,6 @@ def test_clients_wait_for_a_server_that_is_away_as_long_as_they_were_told(
     said = program.findings()
     assert said["read"] == "kept"
     assert said["by_hand"][0] is None
-    # Logged in again with the new password; statistics are not for everybody.
+    # Logged in again with the new password; statistics need a permission.
     assert newest.error(said["by_hand"][1]) == "Unauthorized"
     assert said["made"] is None

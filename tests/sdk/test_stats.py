@@ -1,4 +1,4 @@
-"""Statistics: what is made is counted, what is deleted is not, and the server says what it is."""
+"""Statistics: what is created is counted, what is deleted is not, and the server reports what it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_THE_PROCESS = (
 )
 
 
-def test_the_statistics_count_what_there_is(newest: Sdk, own_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_the_statistics_count_what_exists(newest: Sdk, own_server: Callable[..., Server], tmp_path: Path) -> None:
     said = newest.finished("stats", address=own_server().address, name="counted").findings()
     before, during, after = said["before"], said["during"], said["after"]
     assert {name: during[name] - before[name] for name in MADE} == MADE

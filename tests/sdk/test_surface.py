@@ -1,4 +1,4 @@
-"""Nothing that the newest SDK can do goes untried: a call that a later version adds fails here until one makes it."""
+"""Everything that the newest SDK can do is tried: a call that a later version adds fails here until a test makes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_TRANSPORTS = {
     "WebSocketFramingConfig",
     "WebSocketReconnectionConfig",
 }
-"""This folder is about TCP; the others are tried where they are tested."""
+"""This folder is about TCP; the other transports are tested elsewhere."""
 ONLY_RECEIVED = {
     "CacheMetrics",
     "CacheMetricsKey",
@@ -41,7 +41,7 @@ ONLY_RECEIVED = {
     "UserInfo",
     "UserInfoDetails",
 }
-"""A program meets them without naming them; their members are looked for."""
+"""A program uses them without naming them; their members are searched for."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def surface(newest: Sdk) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def programs() -> str:
-    """With the tests that give them their tasks."""
+    """Returns the source of the programs, and of the tests that give them their tasks."""
     return "\n".join(file.read_text() for file in PROGRAMS.parent.rglob("*.py") if file.name != Path(__file__).name)
 
 

@@ -1,4 +1,4 @@
-"""Users, their permissions and their passwords: what is made is found, what is changed holds for the next login."""
+"""Users, their permissions and passwords: created users are found, and changes apply to the next login."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from tests.sdk.support.server import Server
 ACTIVE, INACTIVE = True, False
 
 
-def test_users_are_made_changed_and_deleted_and_only_they_log_in(newest: Sdk, server: Server, name: str) -> None:
+def test_users_are_created_changed_and_deleted_and_only_existing_ones_can_log_in(
+    newest: Sdk, server: Server, name: str
+) -> None:
     said = newest.finished("users", address=server.address, name=name).findings()
 
     def errors(key: str) -> list[str | None]:
@@ -86,10 +88,10 @@ GRANTED: list[tuple[dict[str, list[str]], set[str]]] = [
         {"poll", "send", "get_stats"},
     ),
 ]
-"""What a user may do, by the flags that are set at each level."""
+"""What a user may do, by the flags set at each level."""
 
 
-def test_permissions_allow_what_they_say_and_nothing_else(newest: Sdk, server: Server, name: str) -> None:
+def test_permissions_allow_exactly_what_they_grant(newest: Sdk, server: Server, name: str) -> None:
     grants = [grant for grant, _ in GRANTED]
     program = newest.finished("permitted", address=server.address, name=name, grants=grants)
     for (grant, allowed), answers in zip(GRANTED, program.all("answers"), strict=True):

@@ -1,4 +1,4 @@
-"""A producer of one version, a consumer of another: messages are the same for all, although their headers differ."""
+"""A producer of one version and a consumer of another: both see the same messages, although their headers differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def produce(start: Callable[..., Program], sdk: Sdk, task: dict[str, object], **
 
 
 @pytest.mark.parametrize(("of_producer", "of_consumer"), PAIRS, ids=str)
-def test_what_one_version_sends_another_polls_and_consumes(
+def test_one_version_polls_and_consumes_what_another_has_sent(
     sdks: dict[str, Sdk], server: Server, start: Callable[..., Program], name: str, of_producer: str, of_consumer: str
 ) -> None:
     task: dict[str, object] = {"address": server.address, "stream": name, "topic": "t", "partitions": 2}
@@ -38,7 +38,7 @@ def test_what_one_version_sends_another_polls_and_consumes(
 def test_a_partition_filled_by_all_versions_is_read_by_all(
     sdks: dict[str, Sdk], server: Server, start: Callable[..., Program], name: str
 ) -> None:
-    """With the same ids and times for everybody, and with the headers, for those who can see them."""
+    """Ids and times are the same for all, and so are the headers, for those that can see them."""
     task: dict[str, object] = {"address": server.address, "stream": name, "topic": "t", "partitions": 1}
     rounds = [*sdks.items(), *sdks.items()]
     for round_number, (_, sdk) in enumerate(rounds):
@@ -66,12 +66,12 @@ def test_a_partition_filled_by_all_versions_is_read_by_all(
 
 
 def typed_headers() -> bytes:
-    """A text, a number, and a number as the key, as they cross either wire since 0.7."""
+    """Returns a text, a number, and a number as a key, as both wires encode them since 0.7."""
     pairs = (((2, b"text"), (2, "да".encode())), ((2, b"n"), (9, b"\x05")), ((11, b"\x07\0\0\0"), (3, b"\x01")))
     return b"".join(struct.pack("<BI", kind, len(data)) + data for pair in pairs for kind, data in pair)
 
 
-def test_headers_cross_from_one_wire_to_the_other(
+def test_headers_survive_the_change_from_one_wire_to_the_other(
     sdks: dict[str, Sdk], server: Server, inspector: Inspector, start: Callable[..., Program], name: str
 ) -> None:
     task: dict[str, object] = {"address": server.address, "stream": name, "topic": "t", "partitions": 1}

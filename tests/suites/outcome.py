@@ -1,4 +1,4 @@
-"""What became of a suite, and how the runners of each language say it."""
+"""The outcome of a suite, read from the reports of each language's test runner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 def of_junit(name: str, text: str) -> Outcome:
-    """pytest's report."""
+    """Reads pytest's report."""
     passed, skipped, failed = 0, 0, []
     for case in ElementTree.fromstring(text).iter("testcase"):
         states = {child.tag for child in case}
@@ -42,7 +42,7 @@ def of_junit(name: str, text: str) -> Outcome:
 
 
 def of_tap(name: str, text: str) -> Outcome:
-    """Node's report: the points without tests below them, a line each."""
+    """Reads Node's report: the test points without subtests, one line each."""
     passed, skipped, failed = 0, 0, []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -59,7 +59,7 @@ def of_tap(name: str, text: str) -> Outcome:
 
 
 def _is_suite(following: Iterable[str]) -> bool:
-    """Whether the block below a point says that it only sums up others."""
+    """Whether the block after a point says that the point only sums up others."""
     for line in following:
         if line.strip() == "type: 'suite'":
             return True
@@ -69,7 +69,7 @@ def _is_suite(following: Iterable[str]) -> bool:
 
 
 def of_go(name: str, text: str) -> Outcome:
-    """The lines of `go test -json`; a test with subtests counts as one more, as Go counts it."""
+    """Reads the lines of `go test -json`. A test with subtests counts as one more, as Go counts it."""
     actions: dict[str, str] = {}
     for line in text.splitlines():
         if not line.startswith("{"):

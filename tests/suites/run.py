@@ -1,7 +1,7 @@
-"""`make suites`: the tests that the official clients publish with themselves, against this gateway.
+"""`make suites`: runs the tests that the official clients publish against this gateway.
 
-Each suite is taken from the registry of its language as it is there, into a temporary folder, and is skipped with one
-line where the language is missing or the registry has no tests. docs/compatibility.md has the counts.
+Each suite is downloaded from the registry of its language to a temporary folder. It is skipped with one line if the
+language is missing or the registry has no tests. docs/compatibility.md has the counts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 class Unavailable(Exception):
-    """The suite cannot be had or run here."""
+    """The suite cannot be downloaded or run here."""
 
 
 def need(program: str) -> str:
@@ -83,7 +83,7 @@ def need(program: str) -> str:
 
 
 def execute(command: list[str], cwd: Path, **variables: str) -> str:
-    """The standard output of a command that has to succeed."""
+    """Returns the standard output of a command, which must succeed."""
     done = attempt(command, cwd, **variables)
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if "rror" in line]
@@ -111,7 +111,7 @@ def attempt(command: list[str], cwd: Path, **variables: str) -> subprocess.Compl
 
 
 def python(version: str, name: str, folder: Path) -> Outcome:
-    """The tests of the source distribution, with the wheel of the same version. Those of TLS start containers."""
+    """Runs the tests of the source distribution with the wheel of the same version. Those of TLS start containers."""
     source = _source_distribution(version, folder)
     execute([sys.executable, "-m", "venv", "venv"], folder)
     interpreter = str(folder / "venv" / "bin" / "python")
@@ -144,14 +144,14 @@ def python(version: str, name: str, folder: Path) -> Outcome:
 
 
 def _install_server(path: Path) -> None:
-    """Some tests start a server of their own, where it would be after a build of the repository."""
+    """Some tests start a server of their own, from where a build of the repository would put it."""
     path.parent.mkdir(parents=True)
     path.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     path.chmod(0o755)
 
 
 def _source_distribution(version: str, folder: Path) -> Path:
-    """Asked for at the index that pip is configured to use: pip itself would build it."""
+    """Asks the index that pip is configured to use: pip itself would build the distribution."""
     index = attempt([sys.executable, "-m", "pip", "config", "get", "global.index-url"], folder).stdout.strip()
     page = f"{(os.environ.get('PIP_INDEX_URL') or index or 'https://pypi.org/simple').rstrip('/')}/apache-iggy/"
     file = f"apache_iggy-{version}.tar.gz"
@@ -198,7 +198,7 @@ def go(name: str, folder: Path) -> Outcome:
 
 
 def cli(name: str, folder: Path) -> Outcome:
-    """The crate has no tests that are published: its commands are run one after the other."""
+    """The crate publishes no tests: its commands are run in turn."""
     execute([need("cargo"), "install", "--quiet", "--debug", "--jobs", "1", "--root", str(folder), CLI_CRATE], folder)
     program = str(folder / "bin" / "iggy")
     with served(folder) as addresses:

@@ -1,4 +1,4 @@
-"""A gateway on free ports with a folder of its own, as those who run a suite by hand would start it."""
+"""A gateway on free ports with a folder of its own, as someone who runs a suite by hand would start it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 FREE = {"tcp": 0, "http": 0, "quic": 0, "websocket": 0}
 USUAL = {"tcp": 8090, "http": 3000, "quic": 8080, "websocket": 8092}
-"""The ports that Iggy has, for suites that expect to be told of them."""
+"""Iggy's default ports, for suites that cannot be given others."""
 START_SECONDS_MAX = 60
 COMMAND = [sys.executable, "-m", "whippet.app.cli.main", "serve"]
 
 
 class NotStarted(Exception):
-    """The ports are taken, for example."""
+    """For example because the ports are in use."""
 
 
 @contextmanager
 def served(folder: Path, ports: Mapping[str, int] = FREE) -> Iterator[dict[str, str]]:
-    """The address of each listener."""
+    """Yields the address of each listener."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
     settings = {f"IGGY_{section.upper()}_ADDRESS": f"127.0.0.1:{port}" for section, port in ports.items()}
     settings |= {"IGGY_SYSTEM_PATH": str(folder / "data"), "IGGY_SYSTEM_LOGGING_LEVEL": "warn"}

@@ -1,4 +1,4 @@
-"""The reports of the runners of each language are counted test by test, and what was not run says why."""
+"""The reports of each language's test runner are counted test by test, and a suite that was not run says why."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ not json
 """
 
 
-def test_pytest_is_counted_by_its_report() -> None:
+def test_pytest_tests_are_counted_from_the_report() -> None:
     assert of_junit("x", JUNIT) == Outcome("x", 1, ("tests.a::two", "tests.b::four"), 1)
 
 
-def test_node_is_counted_without_what_only_sums_up() -> None:
+def test_node_tests_are_counted_without_summary_points() -> None:
     assert of_tap("x", TAP) == Outcome("x", 1, ("delete",), 1)
 
 
-def test_go_is_counted_by_its_events() -> None:
+def test_go_tests_are_counted_from_the_events() -> None:
     assert of_go("x", GO) == Outcome("x", 2, ("TestB",), 1)
 
 
-def test_an_outcome_names_what_failed_and_why_nothing_was_run() -> None:
+def test_an_outcome_names_the_failures_or_why_nothing_was_run() -> None:
     assert str(Outcome("go", 3, ("TestB",), 1)) == "go: 3 of 4 passed, 1 skipped by the suite\n    failed: TestB"
     assert str(Outcome("go", because="go is not installed")) == "go: skipped: go is not installed"
 

@@ -1,7 +1,7 @@
-"""A program of somebody's project, which has packages called `app`, `storage` and `transports`: it sends orders, and
-reads them with Spark. tests/packaging/test_wheel.py runs it where Whippet was installed from the wheel.
+"""A program of a project with its own packages `app`, `storage` and `transports`: it sends orders and reads them with
+Spark. tests/packaging/test_wheel.py runs it where Whippet was installed from the wheel.
 
-It writes a JSON object: where the modules were found, what Spark said while pyarrow was missing, and what was read.
+It prints a JSON object: where the modules were found, Spark's error while pyarrow was missing, and what was read.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def size_seen(size: Any) -> int | str:
 
 
 async def counted(client: IggyClient, stream: str, topic: str) -> list[list[Any]]:
-    """Of each partition, what it says it has, and what can be read of it."""
+    """Returns, for each partition, the message count it reports and the number of messages that can be read."""
     details = await client.get_topic(stream, topic)
     found = []
     for partition in details.partitions:

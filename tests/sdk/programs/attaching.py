@@ -1,6 +1,6 @@
-"""Two connections of one consumer, as the SDK makes them where a cluster is: one is in the group, the other polls.
+"""Two connections of one consumer, as the SDK uses them with a cluster: one joins the group, the other polls.
 
-With one node the SDK never does so by itself; the requests are made by hand.
+With a single node the SDK never does so by itself, so the requests are made by hand.
 """
 
 import struct
@@ -10,7 +10,8 @@ from scenario import Task, connected, execute, refusal, say
 
 ATTACH, ROUTING, POLL_ON_PRIMARY = 14, 103, 104
 IDENTITY_BYTES = 32
-"""Of a client, its session, and what the session has seen: how a route begins, and all of an attachment."""
+"""The ids of the client, its session, and what the session has seen: the start of a route, and the whole of an
+attachment."""
 
 
 def named(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Makes the stream and the topics of the task, and looks at them in every way that the SDK has."""
+"""Creates the stream and the topics of the task, and looks them up in every way that the SDK has."""
 
 from typing import Any
 

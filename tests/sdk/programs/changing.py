@@ -1,4 +1,4 @@
-"""A consumer that goes on while its topic changes beneath it: what it gets after each change."""
+"""A consumer that keeps running while its topic changes: what it gets after each change."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ async def main(task: Task) -> None:
         auto_commit=AutoCommit.When(AutoCommitWhen.PollingMessages()),
         poll_interval=milliseconds(5),
         polling_retry_interval=milliseconds(20),
-        # Offsets begin again after a purge; a consumer that does not expect that keeps quiet about what it knows.
+        # Offsets start again after a purge; a consumer that does not allow replays would skip them.
         allow_replay=True,
     )
     consumed: list[list[Any]] = []
@@ -30,7 +30,7 @@ async def main(task: Task) -> None:
         more.set()
 
     async def sent(*partitions: int, after: str) -> None:
-        """What is consumed until all of these messages are."""
+        """Returns what is consumed until all of these messages have arrived."""
         expected = [[partition, f"{after} {partition}"] for partition in partitions]
         for partition, content in expected:
             await client.send_messages(stream, topic, partition, [SendMessage(content)])

@@ -1,4 +1,4 @@
-"""Connects in every way that the task names, and uses each connection that it gets."""
+"""Connects in every way that the task names, and uses each connection."""
 
 from apache_iggy import IggyClient
 from scenario import Task, execute, refusal, say
@@ -12,7 +12,7 @@ async def by_string(string: str) -> None:
 
 
 async def by_constructor(address: str, logins: list[tuple[str, str]]) -> list[str | None]:
-    """What each login in turn is answered; the connection is used after every one, and before."""
+    """Returns the response to each login in turn; the connection is used before the first and after each one."""
     client = IggyClient(address)
     await client.connect()
     await client.ping()

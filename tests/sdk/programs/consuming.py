@@ -1,4 +1,4 @@
-"""Consumes a partition in one group for every mode of committing, all of them at the same time."""
+"""Consumes a partition in one group per commit mode, all at the same time."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from versions import consumer_group
 
 
 class Consumer:
-    """One group with one member."""
+    """A group with one member."""
 
     def __init__(self, name: str, words: list[Any], batch: int, expected: int, iterates: bool) -> None:
         self.name, self.words, self.batch = name, words, batch

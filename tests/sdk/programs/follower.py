@@ -1,4 +1,4 @@
-"""Follows all partitions of a topic by itself: it knows where it is, and polls on from there, come what may."""
+"""Follows all partitions of a topic on its own: it keeps its position and polls from there, whatever happens."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ PAUSE_SECONDS = 0.005
 
 
 async def poll(lasting: Lasting, task: Task, partition: int, offset: int) -> list[Any]:
-    """The next messages; none while the server is away."""
+    """Returns the next messages, or none while the server is away."""
     strategy = PollingStrategy.Offset(offset)
     try:
         found = await poll_messages(lasting.client, task["stream"], task["topic"], partition, strategy, 100, False)

@@ -1,4 +1,4 @@
-"""Sends messages with headers of every kind, and with ids, and says what comes back."""
+"""Sends messages with headers of every kind and with ids, and reports what it reads back."""
 
 import struct
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ EXTREMES = {
     "Float32": (-0.5, struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]),
     "Float64": (1e-300, 1.7976931348623157e308),
 }
-"""Two values of every kind."""
+"""Two values of each kind."""
 PLAIN = {
     "text": "значение",
     "bytes": b"\x00\x01",
@@ -35,7 +35,7 @@ def plain(value: object) -> object:
 
 
 def seen(headers: Any) -> list[list[Any]] | None:
-    """Every pair with the kinds of both, in order."""
+    """Returns every pair with the kinds of both, in order."""
     if headers is None:
         return None
     fields = [(type(key).__name__, key.value, type(value).__name__, value.value) for key, value in headers.items()]
@@ -43,7 +43,8 @@ def seen(headers: Any) -> list[list[Any]] | None:
 
 
 def every_kind() -> Iterator[dict[HeaderKey, HeaderValue]]:
-    """Two messages; between them every kind stands for the key and for the value, with its least and its greatest."""
+    """Yields two messages; together they use every kind for a key and for a value, with its smallest and largest
+    value."""
     for first in (0, 1):
         yield {
             getattr(HeaderKey, kind)(values[first]): getattr(HeaderValue, kind)(values[1 - first])
@@ -58,7 +59,7 @@ async def main(task: Task) -> None:
     await client.create_topic(stream, topic, 1)
 
     async def sent(messages: list[SendMessage]) -> list[Any]:
-        """What is read of messages that were sent."""
+        """Returns the sent messages as they are read."""
         answer = await client.send_messages(stream, topic, 0, messages)
         first = answer.confirmations[0].base_offset
         found = await client.poll_messages(

@@ -1,4 +1,4 @@
-"""Members of a group, each with a connection of its own: they say what they consume, until they are told to stop."""
+"""Members of a group, each with its own connection: they report what they consume until they are told to stop."""
 
 import asyncio
 from typing import Any
@@ -23,9 +23,9 @@ async def joined(client: IggyClient, task: Task) -> Any:
 
 
 async def consume(consumer: Any, note: Note, lasting: Lasting, restless: bool) -> None:
-    """Until something is wrong. A restless one takes a silence for that.
+    """Consumes until something fails. A restless member takes silence for a failure.
 
-    Consumers of 0.7 and 0.8 may come back from a lost connection logged in, but in no group, and wait.
+    After a lost connection, consumers of 0.7 and 0.8 may be logged in again without being in the group, and wait.
     """
     consuming = asyncio.ensure_future(consume_endlessly(consumer, note))
     while not consuming.done():

@@ -1,4 +1,4 @@
-"""Groups by hand: made, joined, polled as, left and deleted; and consumers by their own names."""
+"""Groups by hand: created, joined, polled, left and deleted; and consumers with their own names."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ async def poll(
 
 
 async def all_of(client: IggyClient, task: Task, consumer: Any, count: int = 10) -> list[str]:
-    """Until a whole round of the partitions gives nothing."""
+    """Polls until a whole round of the partitions returns nothing."""
     found: list[str] = []
     empty = 0
     while empty < PARTITIONS:
@@ -74,7 +74,7 @@ async def kept(client: IggyClient, stream: str) -> None:
 
 
 async def shared(task: Task, stream: str) -> None:
-    # What is theirs members ask at every heartbeat.
+    # Members ask at every heartbeat which partitions are theirs.
     first, second = await connected(task, "?heartbeat_interval=20ms"), await connected(task)
     group = Consumer.Group("g")
     say(stranger=await refusal(poll, first, task, group))
@@ -120,7 +120,7 @@ async def shared(task: Task, stream: str) -> None:
 
 
 async def single(client: IggyClient, task: Task) -> None:
-    """Consumers by name and by number, each with its own offset in each partition."""
+    """Consumers with a name or a number, each with its own offset in each partition."""
     named, numbered, last = Consumer.Single("named"), Consumer.Single(7), PollingStrategy.Last()
     say(
         single=[

@@ -1,6 +1,6 @@
-"""The pre-release of the SDK, which speaks the next wire: makes a topic, sends, polls, and consumes in a group.
+"""The pre-release of the SDK, which speaks the next wire: creates a topic, sends, polls, and consumes in a group.
 
-Told to, it goes on sending while the server is killed and comes back.
+If asked to, it keeps sending while the server is killed and restarted.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def polled(client: IggyClient, task: Task, partition: int) -> list[str]:
 
 
 async def consumed(client: IggyClient, task: Task, count: int) -> list[str]:
-    """So many messages; the last of them is sent when all others are there, to a consumer that waits."""
+    """Returns this many messages; the last one is sent when all others have arrived, to a consumer that is waiting."""
     found: list[str] = []
     stop = asyncio.Event()
     consumer = await client.consumer_group(

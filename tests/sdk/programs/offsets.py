@@ -1,4 +1,4 @@
-"""Stores and deletes offsets by hand, consumes them again, and makes consumers that cannot be."""
+"""Stores and deletes offsets by hand, consumes from them, and creates invalid consumers."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,15 +10,15 @@ from versions import MODERN, consumer_group
 
 MESSAGES = 20
 ONCE = milliseconds(60_000)
-"""Between polls: a consumer has all that it wants from the first one. When a consumer is stopped while it polls, its
-client still gets the response. Over WebSocket (up to 0.9; over TCP the SDK takes care) the client takes it for that of
-the next request, which fails with "invalid format"."""
+"""The interval between polls: a consumer gets everything it wants from the first one. When a consumer is stopped
+while it polls, its client still gets the response. Over WebSocket (up to 0.9; over TCP the SDK takes care) the
+client takes it for the response to the next request, which fails with "invalid format"."""
 TWICE = milliseconds(1000)
-"""For a consumer that needs a second poll, and must have been stopped before its third."""
+"""For a consumer that needs a second poll, and must be stopped before its third."""
 
 
 async def consume(consumer: Any, expected: int) -> list[int]:
-    """This many messages, then it ends."""
+    """Consumes this many messages, then stops."""
     consumed: list[int] = []
     stop = asyncio.Event()
 
@@ -37,7 +37,7 @@ async def fill(client: IggyClient, task: Task, partition: int) -> None:
 
 
 async def filled(client: IggyClient, task: Task, first: int, partitions: int) -> None:
-    """A topic with messages in the first of its partitions."""
+    """Creates a topic with messages in the first partition or partitions."""
     await client.create_topic(task["stream"], task["topic"], partitions)
     for partition in range(first):
         await fill(client, task, partition)
@@ -52,7 +52,7 @@ def group(
 
 
 async def by_hand(client: IggyClient, task: Task, allow_replay: bool) -> None:
-    """What every call in turn is answered, and what the test sees to be stored after it."""
+    """Returns the result of every call in turn, and the stored offset that the test sees after it."""
     name = f"replay {allow_replay}"
     task = task | {"topic": name}
     await filled(client, task, first=1, partitions=2)
@@ -75,7 +75,7 @@ async def by_hand(client: IggyClient, task: Task, allow_replay: bool) -> None:
 
 
 async def begin(*arguments: Any, **options: Any) -> None:
-    """What is wrong with a consumer is seen when it is made, or, by the SDK 0.6, when it begins to consume."""
+    """A mistake in a consumer is reported when it is created or, by the SDK 0.6, when it starts to consume."""
     await (await group(*arguments, **options)).consume_messages(None, None)
 
 
@@ -87,7 +87,7 @@ async def impossible(client: IggyClient, task: Task) -> None:
 
 
 async def patient(client: IggyClient, task: Task) -> None:
-    """A consumer that is made before its topic."""
+    """A consumer that is created before its topic."""
     later = task | {"topic": "later"}
     made = asyncio.ensure_future(
         group(client, later, "g", init_retries=1000, init_retry_interval=milliseconds(10), batch_length=1)
@@ -101,7 +101,7 @@ async def main(task: Task) -> None:
     client = await connected(task)
     await client.create_stream(task["stream"])
     await filled(client, task, first=2, partitions=2)
-    # Members of 0.9 read all partitions that are theirs, whichever is asked for.
+    # Members of 0.9 read all their partitions, whichever one is requested.
     one = task | {"topic": "one"} if MODERN else task
     if MODERN:
         await filled(client, one, first=1, partitions=1)

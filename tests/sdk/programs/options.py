@@ -1,4 +1,4 @@
-"""Describes the options that topics may have, and makes topics with them."""
+"""Describes the options of topics, and creates topics with them."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def kind_of(value: Any) -> list[Any] | None:
 
 
 def typed(options: Any) -> dict[str, Any]:
-    """Every key with the kind of its value, and the value."""
+    """Returns every key with its value and the value's kind."""
     assert {type(key).__name__ for key in options} <= {"String"}
     return {key.value: kind_of(value) for key, value in options.items()}
 

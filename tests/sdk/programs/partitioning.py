@@ -1,4 +1,4 @@
-"""Sends with every partitioning, and says where the server confirms each batch to be."""
+"""Sends with every partitioning, and reports where the server confirms each batch."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ async def main(task: Task) -> None:
     await client.delete_partitions(name, "t", 3)
     say(after_shrinking=[await refusal(send, Partitioning.balanced(), by=new) for _ in range(4)])
 
-    # A text, the largest payload that there may be, and then many at once.
+    # A text, the largest possible payload, and then many at once.
     sizes = (1, 1 << 20, 60_000_000)
     for size in sizes:
         await client.send_messages(name, "other", 0, [SendMessage(b"\xa5" * size)])

@@ -1,4 +1,4 @@
-"""What a user may do: one user for every set of permissions of the task, who tries everything."""
+"""What a user may do: one user for each set of permissions in the task tries everything."""
 
 from typing import Any
 
@@ -16,7 +16,8 @@ from scenario import Task, connected, execute, refusal, say
 
 
 def permissions_of(grants: dict[str, list[str]], stream: int, topic: int) -> Permissions:
-    """{"everywhere": [...], "stream": [...], "topic": [...]}: flags at each level, for this stream and this topic."""
+    """Decodes {"everywhere": [...], "stream": [...], "topic": [...]}: flags at each level, for this stream and this
+    topic."""
     flags = {level: dict.fromkeys(grants.get(level, ()), True) for level in ("everywhere", "stream", "topic")}
     topics = {topic: TopicPermissions(**flags["topic"])} if flags["topic"] else None
     streams = {stream: StreamPermissions(**flags["stream"], topics=topics)} if flags["stream"] or topics else None
@@ -24,7 +25,7 @@ def permissions_of(grants: dict[str, list[str]], stream: int, topic: int) -> Per
 
 
 def acts(client: IggyClient, new_name: str, stream: str, topic: str) -> dict[str, tuple[Any, ...]]:
-    """Everything that needs a right; none of them leaves anything that another would meet."""
+    """Returns everything that needs a permission; nothing is left behind that could affect another user."""
     poll = {"polling_strategy": PollingStrategy.First(), "count": 1, "auto_commit": True, "partition_id": 0}
     return {
         "get_stats": (client.get_stats,),

@@ -1,4 +1,4 @@
-"""Fills a partition with numbered messages, then makes the polls of the task one after the other."""
+"""Fills a partition with numbered messages, then makes the polls of the task in turn."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from versions import poll
 
 
 def strategy_of(words: list[Any], times: dict[int, int]) -> PollingStrategy:
-    """["Offset", 5]; ["Timestamp", 5, 1] is 1 us later than the message at offset 5."""
+    """Decodes ["Offset", 5]; ["Timestamp", 5, 1] is 1 us later than the message at offset 5."""
     name, *value = words
     if name == "Timestamp":
         offset, later = value

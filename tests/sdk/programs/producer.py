@@ -1,7 +1,7 @@
-"""Sends numbered messages to all partitions in turn, and says of each batch when it is acknowledged.
+"""Sends numbered messages to all partitions in turn, and reports each batch when it is acknowledged.
 
 The text of a message is "partition:number". With a count it ends by itself, without one when it is told to stop.
-Labelled messages have ids and headers besides, where the SDK can.
+Labelled messages also have ids and headers, if the SDK supports them.
 """
 
 import asyncio

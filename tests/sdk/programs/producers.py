@@ -1,4 +1,4 @@
-"""Producers of every sort: those that make what they need, direct ones, background ones, and ones that fail."""
+"""Producers of every sort: those that create what they need, direct ones, background ones, and failing ones."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ def numbers(*of: int) -> list[str]:
 
 
 async def making(client: IggyClient, name: str) -> None:
-    """A producer makes the stream and the topic it is bound to, if it may."""
+    """A producer creates its stream and topic if it may."""
     say(
         unmade=[
             await refusal(client.producer, f"{name}-no", "t", create_stream_if_not_exists=False),
@@ -131,7 +131,7 @@ async def background(client: IggyClient, name: str) -> None:
 
 
 async def failing(client: IggyClient, name: str) -> None:
-    """A direct producer tells what was stored and what was not."""
+    """A direct producer reports what was stored and what was not."""
     await client.create_topic(name, "failing", 1)
     producer = await client.producer(name, "failing", mode=DirectProducerConfig(batch_length=2), send_retries=None)
     await producer.send(texts(2))
@@ -151,7 +151,7 @@ def confirmed_of(error: Any) -> Any:
 
 
 async def retrying(client: IggyClient, name: str) -> None:
-    """What is not there yet is waited for."""
+    """A missing topic is waited for."""
     await client.create_topic(name, "late", 1)
     retries = {"send_retries": 100, "send_retry_interval": milliseconds(20)}
     producer = await client.producer(name, "late", **retries)

@@ -1,4 +1,4 @@
-"""Requests as bytes: what the SDK has no call for. The test makes them, and reads the answers."""
+"""Sends requests as bytes, for which the SDK has no call. The test builds them and decodes the responses."""
 
 from apache_iggy import SendMessage
 from scenario import Task, connected, execute, say

@@ -1,4 +1,4 @@
-"""Reads all partitions of a topic from the beginning: by polling, and, where a group is named, as its only member."""
+"""Reads all partitions of a topic from the start: by polling or, if a group is named, as its only member."""
 
 import asyncio
 from typing import Any
@@ -13,10 +13,10 @@ def seen(message: Any) -> list[Any]:
 
 
 async def consumed(client: IggyClient, task: Task, expected: int) -> list[str]:
-    """This many messages, from all partitions."""
+    """Returns this many messages, from all partitions."""
     found: list[str] = []
     stop = asyncio.Event()
-    # The others commit in the background, which the end of this program may overtake.
+    # Other modes commit in the background, perhaps only after this program has ended.
     committing = AutoCommit.When(AutoCommitWhen.PollingMessages())
     consumer = await consumer_group(
         client,

@@ -1,4 +1,4 @@
-"""How every program of this folder begins and ends: a task from the first argument, findings as lines of JSON."""
+"""How every program in this folder starts and ends: a task in the first argument, findings as lines of JSON."""
 
 import asyncio
 import datetime
@@ -14,17 +14,17 @@ from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient,
 from versions import MODERN, poll
 
 Task = dict[str, Any]
-"""As the test wrote it; what is in it is between the test and the program."""
+"""As the test wrote it; its content is an agreement between the test and the program."""
 SECONDS_MAX = 40
 PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
-"""Of a client that waits for a server that restarts, and is there at once when it is back."""
+"""For a client that waits while the server restarts, and reconnects at once."""
 ATTENTIVE = "&heartbeat_interval=100ms" if MODERN else ""
-"""Of one who is in a group: members of 0.9 ask at their heartbeats which partitions are theirs by now."""
+"""For members of a group: members of 0.9 ask at their heartbeats which partitions are theirs now."""
 GIVE_UP_SECONDS = 2
 
 
 def execute(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
-    """Runs an async function on the task that this program was given."""
+    """Runs an async function on the task of this program."""
 
     async def bounded() -> None:
         code = 1
@@ -34,7 +34,7 @@ def execute(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
             code = 0
         except BaseException:  # noqa: BLE001 -- told to the test, whatever it is
             traceback.print_exc()
-        # Without ado: a thread may wait for a word still, and those of the SDK abort when they find no interpreter.
+        # Exits at once: a thread may still wait for a word, and the SDK's threads abort when they find no interpreter.
         sys.stderr.flush()
         os._exit(code)
 
@@ -46,10 +46,10 @@ def say(**finding: object) -> None:
 
 
 async def connected(task: Task, options: str = "", credentials: str = "iggy:iggy") -> IggyClient:
-    """A client that has logged in, as most programs begin."""
+    """Returns a client that has logged in."""
     scheme = f"iggy+{task.get('transport', 'tcp')}"
     if scheme == "iggy+quic":
-        # Two options have names of their own there.
+        # Two options have other names there.
         options = options.replace("reconnection_retries", "reconnection_max_retries")
         options = options.replace("reestablish_after", "reconnection_reestablish_after")
     client = IggyClient.from_connection_string(f"{scheme}://{credentials}@{task['address']}{options}")
@@ -58,10 +58,10 @@ async def connected(task: Task, options: str = "", credentials: str = "iggy:iggy
 
 
 class Lasting:
-    """A client for as long as it works, and then another one.
+    """A client for as long as it works, and then a new one.
 
-    When the server dies at the wrong moment the SDK ends up "connecting" and stays that, 0.6 for ever. A program that
-    has to go on makes a new client then.
+    If the server dies at the wrong moment, the SDK stays in the state "connecting"; 0.6 stays there forever. A program
+    that has to continue then creates a new client.
     """
 
     def __init__(self, task: Task) -> None:
@@ -80,14 +80,14 @@ class Lasting:
         self.worked()
 
     async def failed(self, error: object) -> bool:
-        """Whether there is a new client."""
+        """Returns whether there is a new client."""
         say(interrupted=str(error))
         await asyncio.sleep(0.01)
         return not self.works() and await refusal(self.connect) is None
 
 
 async def refusal(method: Callable[..., Awaitable[object]], *arguments: Any, **options: Any) -> str | None:
-    """None when a call of the SDK succeeds, else what it says."""
+    """Returns None if a call of the SDK succeeds, and its error otherwise."""
     try:
         await method(*arguments, **options)
     except RuntimeError as error:
@@ -104,7 +104,7 @@ async def send_all(client: IggyClient, task: Task, partition: int, messages: lis
 
 
 async def poll_all(client: IggyClient, task: Task, partition: int) -> list[Any]:
-    """Everything in a partition, however little each answer holds."""
+    """Returns everything in a partition, however few messages each response holds."""
     found: list[Any] = []
     while True:
         strategy = PollingStrategy.Offset(len(found))
@@ -116,7 +116,7 @@ async def poll_all(client: IggyClient, task: Task, partition: int) -> list[Any]:
 
 
 async def heard(word: str) -> None:
-    """Waits until the test says a word."""
+    """Waits until the test sends a word."""
     while (line := await asyncio.to_thread(sys.stdin.readline)) and line.strip() != word:
         pass
 
@@ -130,7 +130,8 @@ def milliseconds(number: float) -> datetime.timedelta:
 
 
 def auto_commit(words: Sequence[Any]) -> AutoCommit:
-    """["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]: interval in ms."""
+    """Decodes ["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]; intervals
+    are in ms."""
     kind, *rest = words
     interval = [milliseconds(rest.pop(0))] if "Interval" in kind else []
     if not rest:

@@ -1,4 +1,4 @@
-"""Sends what the task says, to the partitions it says, and reads it back."""
+"""Sends the messages of the task to their partitions, and reads them back."""
 
 import hashlib
 import time
@@ -10,7 +10,8 @@ from versions import where
 
 
 def made(payload: str | dict[str, Any]) -> str | bytes:
-    """A payload of the task: text as it is, bytes as {"hex": ...}, a big one as {"size": ...} or {"text_size": ...}."""
+    """Builds a payload of the task: text as it is, bytes as {"hex": ...}, a large one as {"size": ...} or
+    {"text_size": ...}."""
     if isinstance(payload, str):
         return payload
     if "hex" in payload:

@@ -1,4 +1,4 @@
-"""Logs in and out in every way, and says what works in between."""
+"""Logs in and out in every way, and reports what works in between."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def by_hand(task: Task) -> None:
 
 
 async def configured(task: Task) -> None:
-    """Every way to say who one is in a configuration."""
+    """Every way to set the credentials in a configuration."""
     address = task["address"]
     logins = {
         "password": AutoLogin.username_password("iggy", "iggy"),
@@ -55,7 +55,7 @@ async def configured(task: Task) -> None:
 
 
 async def over_tls(task: Task) -> None:
-    """Answers for clients that check the certificate against a file, against nothing they have, and not at all."""
+    """Results for clients that check the certificate against its file, against nothing they have, and not at all."""
     config = {
         "server_address": task["tls_address"],
         "auto_login": AutoLogin.username_password("iggy", "iggy"),
@@ -79,7 +79,7 @@ async def over_tls(task: Task) -> None:
 
 
 async def restarted(task: Task) -> None:
-    """A client that waits for a server that is away, one that gives up, and one that has changed its password."""
+    """A client that waits for a stopped server, one that gives up, and one that has changed its password."""
     patience = TcpReconnectionConfig(interval=milliseconds(20), reestablish_after=milliseconds(20))
     login = AutoLogin.username_password("iggy", "iggy")
     patient = IggyClient(TcpConfig(server_address=task["address"], auto_login=login, reconnection=patience))

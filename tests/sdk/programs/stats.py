@@ -1,4 +1,4 @@
-"""Asks for the statistics of the server, does things that they count, and asks again."""
+"""Reads the statistics of the server, does things that they count, and reads them again."""
 
 from typing import Any
 

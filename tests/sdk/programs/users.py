@@ -1,4 +1,4 @@
-"""Makes users and changes them in every way that the SDK has, and tries after each change who can log in."""
+"""Creates users and changes them in every way that the SDK has, and tries after each change who can log in."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from apache_iggy import (
 from scenario import Task, connected, execute, milliseconds, refusal, say
 
 Users = tuple[Any, Any, Any]
-"""One with permissions, one without, and one who is not active."""
+"""A user with permissions, one without, and one who is not active."""
 TREE = Permissions(
     GlobalPermissions(read_servers=True, manage_topics=True, send_messages=True),
     {
@@ -38,7 +38,7 @@ def seen(user: Any) -> list[Any] | None:
 
 
 async def login(task: Task, user: str, password: str) -> str | None:
-    """What a new client is answered."""
+    """Returns the result of a login with a new client."""
     config = TcpConfig(
         server_address=task["address"],
         auto_login=AutoLogin.username_password(user, password),

@@ -1,7 +1,7 @@
-"""A virtual environment for every version of the official Python SDK, made once and kept in .venv/sdk.
+"""A virtual environment for every version of the official Python SDK, created once and kept in .venv/sdk.
 
-It is made in a folder beside its place and renamed when it is whole, under a lock: workers that start together wait for
-the one that makes it, and one that was killed half-way leaves nothing that looks finished.
+It is created in a folder next to its place and renamed when it is complete, under a lock: workers that start together
+wait for the one that creates it, and a worker that is killed halfway leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import pytest
 VERSIONS = ("0.6.0", "0.7.0", "0.8.0", "0.9.0")
 NEWEST = VERSIONS[-1]
 PRE_RELEASE = "0.9.1.dev5"
-"""Its wire is that of the next release. Its calls are not those of the released versions, so it has programs of its
-own."""
+"""It speaks the wire of the next release. Its calls differ from those of the released versions, so it has programs
+of its own."""
 CLASSIC = "0.8.0"
 """The last version before the wire changed."""
 BETWEEN = "0.7.0"
-"""What is special about it is that of one of its neighbours: most of its tests are for `make test-long`."""
+"""It differs from its neighbours in nothing special, so most of its tests are for `make test-long`."""
 CACHE = Path(__file__).parents[3] / ".venv" / "sdk"
 INSTALL_SECONDS_MAX = 300
 
 
 def interpreter(version: str) -> Path:
-    """The Python that has apache-iggy in this version."""
+    """Returns the Python interpreter that has this version of apache-iggy."""
     home = CACHE / version
     python = home / "bin" / "python"
     if not python.exists():
@@ -42,7 +42,7 @@ def interpreter(version: str) -> Path:
 
 @contextlib.contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Holds off everybody else who would make this folder."""
+    """Keeps other processes from creating this folder."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name(f"{home.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +50,7 @@ def alone(home: Path) -> Iterator[None]:
 
 
 def make(home: Path, what: str, *commands: list[str]) -> None:
-    """Carries out commands that fill `home`, spelled HOME in them, or fails the test with what the last one said."""
+    """Runs commands that fill `home`, written as HOME in them, or fails the test with the output of the last one."""
     unfinished = home.with_name(f"{home.name}.unfinished")
     for leftover in (unfinished, home):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -76,6 +76,6 @@ def make(home: Path, what: str, *commands: list[str]) -> None:
 
 def _make(home: Path, version: str) -> None:
     package = f"apache-iggy=={version}"
-    # Few and short tries: without an index the answer should be there before the patience is gone.
+    # Few and short retries: without an index the error should come before the test times out.
     install = ["install", "--quiet", "--only-binary=:all:", "--retries=1", "--timeout=20", package]
     make(home, package, [sys.executable, "-m", "venv", "HOME"], ["HOME/bin/python", "-m", "pip", *install])

@@ -1,6 +1,6 @@
 """A second opinion: a plain connection that sees what the Python SDK does not show, and shares no code with Whippet.
 
-Layouts: the binary protocol of Iggy 0.6 to 0.8, which is the same for all that is asked here.
+It uses the binary protocol of Iggy 0.6 to 0.8, which is the same for everything it requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONSUMER, GROUP = 1, 2
 
 
 class Refused(Exception):
-    """The status of a response that is no success."""
+    """The status of an unsuccessful response."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Message:
-    """As it crosses the wire to the SDKs 0.7 and 0.8."""
+    """A message as the SDKs 0.7 and 0.8 send it."""
 
     id: int
     payload: bytes
@@ -93,7 +93,7 @@ class Inspector:
         return Topic(identity, partitions, expiry, compression, max_size, replication, messages, name, messages_of)
 
     def members(self, stream: str, topic: str, group: str) -> list[list[int]]:
-        """The partitions of every member of a group, in the order in which they joined."""
+        """Returns the partitions of every member of a group, in the order in which they joined."""
         answer = self.ask(GET_GROUP, named(stream) + named(topic) + named(group))
         if not answer:
             return []
@@ -139,7 +139,7 @@ class Inspector:
         self.ask(SEND, struct.pack("<I", len(metadata)) + metadata + index + area)
 
     def poll(self, stream: str, topic: str, partition: int = 0, count: int = 1000) -> list[Message]:
-        """From the beginning of a partition."""
+        """Polls from the start of a partition."""
         who = struct.pack("<BBBI", CONSUMER, 1, 4, 0)
         wanted = struct.pack("<BIBQIB", 1, partition, 3, 0, count, 0)
         answer = self.ask(POLL, who + named(stream) + named(topic) + wanted)
@@ -165,12 +165,12 @@ class Inspector:
         return found
 
     def token(self, name: str) -> str:
-        """A new personal access token that does not expire."""
+        """Creates a personal access token that does not expire."""
         return self.ask(CREATE_TOKEN, text8(name) + struct.pack("<Q", 2**64 - 1))[1:].decode()
 
 
 def until(reached: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
-    """Asks again and again, with one deadline."""
+    """Checks again and again, until a deadline."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
@@ -178,7 +178,7 @@ def until(reached: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) 
 
 
 def named(name: str) -> bytes:
-    """An identifier."""
+    """Encodes an identifier."""
     return b"\x02" + text8(name)
 
 

@@ -1,6 +1,7 @@
-"""The programs of tests/sdk/programs, run as their users would: a process of its own, under the SDK's interpreter.
+"""Runs the programs of tests/sdk/programs as users would: each in a process of its own, with the SDK's interpreter.
 
-A program gets its task as JSON in its first argument, says what it finds in lines of JSON, hears words on its stdin.
+A program gets its task as JSON in its first argument, reports findings as lines of JSON, and reads words from its
+stdin.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Finding = dict[str, Any]
 
 
 class Program:
-    """A running one, and all that it has said so far."""
+    """A running program, with all its findings so far."""
 
     def __init__(self, command: list[str], name: str) -> None:
         self.name = name
@@ -64,16 +65,16 @@ class Program:
                 return finding
 
     def all(self, key: str) -> list[Any]:
-        """What it has said under a key, in order."""
+        """Returns its findings under a key, in order."""
         self.hear()
         return [finding[key] for finding in self.said if key in finding]
 
     def findings(self) -> Finding:
-        """All of them as one; of what it said twice, the last."""
+        """Merges all findings; of a repeated key the last one counts."""
         return {key: value for finding in self.said for key, value in finding.items()}
 
     def hear(self) -> None:
-        """Takes note of what has been said in the meantime."""
+        """Reads the findings that have arrived in the meantime."""
         while not self._heard.empty():
             finding = self._heard.get()
             if finding is None:
@@ -87,7 +88,7 @@ class Program:
         self._process.stdin.flush()
 
     def end(self) -> Finding:
-        """Waits for a good end; the last finding."""
+        """Waits for a successful end and returns the last finding."""
         try:
             code = self._process.wait(SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -106,7 +107,7 @@ class Program:
         self.hear()
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """Ends the process and its threads."""
         if self._process.poll() is None:
             self.kill()
         assert self._process.stdin
@@ -122,18 +123,18 @@ class Program:
 
 @dataclass(frozen=True)
 class Sdk:
-    """The official Python SDK in one version, whose programs connect in one way."""
+    """One version of the official Python SDK, whose programs connect over one transport."""
 
     version: str
     transport: str = "tcp"
-    """As connection strings name it."""
+    """As in connection strings."""
 
     @property
     def release(self) -> tuple[int, ...]:
         return tuple(map(int, self.version.split(".")))
 
     def error(self, answer: str | None) -> str | None:
-        """The name of the error that it speaks of."""
+        """Returns the name of the error in a response."""
         return answer and refusals.name_of(answer)
 
     def start(self, program: str, **task: Any) -> Program:
@@ -147,7 +148,7 @@ class Sdk:
         )
 
     def finished(self, program: str, **task: Any) -> Program:
-        """One that has come to its end, and all that it said."""
+        """Returns a program that has ended, with all its findings."""
         running = self.start(program, **task)
         try:
             running.end()
@@ -156,6 +157,6 @@ class Sdk:
         return running
 
     def run(self, program: str, **task: Any) -> Finding:
-        """To its end; the last finding."""
+        """Runs a program to its end and returns the last finding."""
         said = self.finished(program, **task).said
         return said[-1] if said else {}

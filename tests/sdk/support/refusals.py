@@ -1,6 +1,6 @@
-"""What a user of the SDK reads when something is refused: the name of the error, or, since 0.9, a sentence.
+"""What a user of the SDK reads when something is refused: the name of the error or, since 0.9, a sentence.
 
-Only the number of an error crosses the wire: what a sentence speaks of is empty or 0.
+Only the number of an error is sent; the details in a sentence are empty or 0.
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ _PATTERNS = {
 
 
 def name_of(answer: str) -> str:
-    """The answer itself, where no error speaks so."""
+    """Returns the response itself if it is not the sentence of an error."""
     named = (name for name, pattern in _PATTERNS.items() if pattern.fullmatch(answer))
     return next(named, answer.split("(", 1)[0])

@@ -1,4 +1,4 @@
-"""A `whippet serve` process that keeps its folder and its port over restarts, as a server that clients reconnect to."""
+"""A `whippet serve` process that keeps its folder and port across restarts, so that clients can reconnect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from whippet.transports.certificates import self_signed
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
 SHOWN = 4000
-"""Characters of a log that a failure shows."""
+"""Characters of the log that a failure shows."""
 
 MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve', '--with-default-root-credentials']))"
 
 
 class Reachable(str):
-    """An address over TCP that knows where the other transports are."""
+    """A TCP address that also knows the other transports' addresses."""
 
     __slots__ = ("others",)
     others: dict[str, str]
@@ -32,7 +32,7 @@ class Reachable(str):
 
 
 class Server:
-    """Its log is the file `log`, appended to by every run."""
+    """A server whose runs all append to the file `log`."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class Server:
             found = next((found for line in banner if (found := re.search(r"tcp(?:\+tls)?://(\S+)", line))), None)
             assert found, f"the server did not come up:\n{self.log.read_text()}"
             self.address = Reachable(found.group(1))
-            # The rest of the banner: a pipe that nobody reads would be closed in its face.
+            # Reads the rest of the banner: a pipe that no one reads would block the server.
             for line in banner:
                 if quic := re.search(r"quic://(\S+)", line):
                     self.quic = quic.group(1)
@@ -79,7 +79,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """As its operator does; the server has nothing to hide afterwards."""
+        """Stops it as an operator does; afterwards its log must be clean."""
         code = self._end(signal.SIGTERM)
         said = self.log.read_text()
         assert code == 0, said[-SHOWN:]
@@ -102,7 +102,7 @@ class Server:
 
 
 def tls_server(own_server: Callable[..., Server], folder: Path) -> tuple[Server, Path]:
-    """A server with a certificate of its own, and the file that the certificate is in."""
+    """Returns a server with a certificate of its own, and the certificate's file."""
     certificate, key = folder / "server.pem", folder / "server.key"
     for file, content in zip((certificate, key), self_signed(), strict=True):
         file.write_bytes(content)
