@@ -1,4 +1,4 @@
-"""What the gateway does unasked: retention behind the barrier, eviction of the silent, expired tokens, hand-overs."""
+"""What the gateway does without a request: retention, eviction of silent clients, expiry of tokens, reassignment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def send(person: Person, count: int) -> None:
 
 
 async def segments(person: Person) -> tuple[int, int]:
-    """As topic details and as the stats have them."""
+    """As topic details and statistics report them."""
     topic = await person.ask(requests.GetTopic("s", "t"))
     stats = await person.ask(requests.GetStats())
     return topic.partitions[0].segments_count, stats.segments_count
@@ -202,7 +202,7 @@ async def test_cached_responses_expire_if_the_client_does_not_return(tmp_path: P
         caches.disconnect(client)
         here.clock.now += 61 * SECOND
         await housekeeping.expire_sessions(here.gateway)
-        # Nobody has come or gone since.
+        # No client has connected or disconnected since.
         assert not caches._sessions
         assert not caches._away
 

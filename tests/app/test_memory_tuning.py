@@ -1,4 +1,4 @@
-"""What is read and freed again and again costs no page faults once the process has asked for that."""
+"""Memory that is freed and allocated again and again causes no page faults once the process is tuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that do not fit into the open files of the process are lowered, each by as much as the others."""
+"""Limits that do not fit into the open files of the process are lowered in proportion."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_the_connections_of_every_listener_are_counted() -> None:
 
 @pytest.mark.parametrize("allowed", [500, 1000, 10_000, 40_000])
 def test_limits_that_do_not_fit_are_lowered(allowed: int) -> None:
-    config, said = fitted(Config(), allowed)
+    config, warning = fitted(Config(), allowed)
     assert needed(config) <= allowed
     assert needed(config) > 0.9 * allowed
-    assert said is not None
-    assert f"allows {allowed} open files" in said
-    assert f"system.limits.connections = 16384 counts as {config.system.limits.connections}," in said
+    assert warning is not None
+    assert f"allows {allowed} open files" in warning
+    assert f"system.limits.connections = 16384 counts as {config.system.limits.connections}," in warning
 
 
 def test_limits_that_fit_are_kept() -> None:

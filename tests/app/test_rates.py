@@ -1,4 +1,4 @@
-"""Rates: what they cost with a large catalogue and many listeners, and how far groups are behind."""
+"""Rates: their cost with a large catalogue and many subscribers, and the lag of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that may return are remembered, over a restart too, and whatever goes wrong with that is no harm."""
+"""Clients that may return are remembered, also over a restart, and errors do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The whole process, as its users start and stop it: a child per test, told by signals, watched through its output."""
+"""The whole process as its users start and stop it: a child per test, controlled by signals, observed through its
+output."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ def test_a_request_in_progress_is_finished_while_new_connections_are_refused(sta
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
-        gateway.line("request in hand")
+        gateway.line("request in progress")
         gateway.signal(signal.SIGTERM)
         gateway.line("no new connections")
         until_refused(gateway)
@@ -132,7 +133,7 @@ def test_a_second_signal_stops_immediately_with_exit_code_1(start: Start) -> Non
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
-        gateway.line("request in hand")
+        gateway.line("request in progress")
         gateway.signal(signal.SIGTERM)
         gateway.line("no new connections")
         gateway.signal(signal.SIGINT)
@@ -394,11 +395,11 @@ FEW_FILES = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 
 
 def test_limits_are_lowered_with_a_warning_if_there_are_too_few_open_files(start: Start) -> None:
     gateway = start(FEW_FILES, IGGY_SYSTEM_LIMITS_CONNECTIONS="1000", IGGY_HTTP_LIMITS_CONNECTIONS="500")
-    said = gateway.line(
+    warning = gateway.line(
         r"WARNING .* the operating system allows 960 open files .*system\.limits\.connections = 1000 counts as (\d+), "
         r"http\.limits\.connections = 500 as (\d+), system\.limits\.open_files = 4096 as (\d+)"
     )
-    connections, over_http, files = map(int, said.groups())
+    connections, over_http, files = map(int, warning.groups())
     assert 2 * connections + over_http + files <= 960
 
 

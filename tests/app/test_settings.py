@@ -1,4 +1,4 @@
-"""Settings whose effect no other test shows; config/test_config_effects.py says where that of each is shown."""
+"""Settings whose effect no other test shows; config/test_config_effects.py lists where the effect of each is shown."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CHORES = {
     "system.logging.file_enabled": ("false", "tidy_log_files", None),
     "system.limits.session_memory": ("7 s", "forget_old_answers", 7.0),
 }
-"""A key, a value, and the chore that runs at which interval then; None: it does not."""
+"""A key, a value, and the chore with the interval that follows; None: it does not run."""
 
 
 @pytest.fixture
@@ -266,19 +266,19 @@ def test_a_stop_waits_for_requests_in_progress_for_the_configured_time(start: St
     gateway = start(SLOW_ROUTE, IGGY_SYSTEM_LIMITS_STOP_TIME="10 ms")
     with gateway.connect() as client:
         client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
-        gateway.line("request in hand")
+        gateway.line("request in progress")
         gateway.signal(signal.SIGTERM)
-        # The default would be longer than this waits.
+        # The default is longer than this test waits.
         assert gateway.end() == 0
 
 
 def test_files_of_the_process_are_in_the_configured_folders(start: Start, tmp_path: Path) -> None:
-    gateway = start(IGGY_SYSTEM_RUNTIME_PATH="running", IGGY_SYSTEM_LOGGING_PATH="said")
+    gateway = start(IGGY_SYSTEM_RUNTIME_PATH="running", IGGY_SYSTEM_LOGGING_PATH="other_logs")
     address = gateway.address()
     gateway.line("stop  ")
     written = tomllib.loads((tmp_path / "data/running/current_config.toml").read_text())
     assert address.startswith(written["http"]["address"])
-    assert (tmp_path / "data/said/iggy-server.log").exists()
+    assert (tmp_path / "data/other_logs/iggy-server.log").exists()
 
 
 def test_websocket_at_its_own_address_has_the_configured_certificate(start: Start, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""SharedFeeds: whoever reads them, however they come and go, gets everything once and in order."""
+"""Shared feeds: every reader gets everything once and in order, however readers come and go."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def started(
 
 
 class Reader:
-    """Reads all that comes; now and then it is full, and a little later has room again."""
+    """Reads everything; now and then it is full, and can continue a little later."""
 
     def __init__(self, feed: SharedFeed[bytes], cursor: Cursor, chance: random.Random) -> None:
         self.found: list[str] = []
@@ -141,7 +141,7 @@ async def test_readers_get_the_error_of_a_failed_encoding(tmp_path: Path) -> Non
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize(("size", "together"), [(1, 200), (HANDED_OUT_BYTES // 4, 4)])
 async def test_many_readers_do_not_starve_the_event_loop(tmp_path: Path, stays: bool, size: int, together: int) -> None:
-    """Those of two topics, which share the turns."""
+    """Those of two topics, which share the budget."""
 
     async def encode_as_much(position: Position, parts: Sequence[Part]) -> bytes:
         return bytes(size)
@@ -172,7 +172,7 @@ async def test_many_readers_do_not_starve_the_event_loop(tmp_path: Path, stays: 
             while taken[0] < 1000 * number:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         counted.stop()
-        # What one turn lets pass may be done in the next, together with what comes then.
+        # What fits into one iteration may be handed out in the next, together with what arrives then.
         assert max(counted.done.values()) <= 2 * together
         for task in reading:
             task.cancel()

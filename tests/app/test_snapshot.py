@@ -1,4 +1,4 @@
-"""Snapshots: what a part says of a server that has it, and of one that has not."""
+"""Snapshots of servers with and without a log file."""
 
 from __future__ import annotations
 

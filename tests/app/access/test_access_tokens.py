@@ -1,4 +1,4 @@
-"""Access tokens: who a token speaks for, until when, and every kind of forgery that speaks for nobody."""
+"""Access tokens: whom they authenticate, until when, and every kind of forgery that authenticates nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ended tokens in their file: what counts at which second, how many lines there are, and what is on the disk when."""
+"""Ended tokens in their file: which entries apply at which second, how many lines there are, and what is on the
+disk."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ async def test_one_entry_more_than_allowed_is_refused_until_others_expire(tmp_pa
         with pytest.raises(CommandError, match="try again in 10 s, or end all sessions") as refused:
             await ended.add(revoked(10), now=990)
         assert (refused.value.code, refused.value.retry_after_s) == (Code.TOO_MANY_ENDED_TOKENS, 10)
-    # Those that have ended already end again, and other users are not concerned.
+    # Tokens that have ended can be ended again, and other users are not affected.
     await ended.add(revoked(3, ends_at=1003), now=990)
     await ended.add(revoked(1, mark="bob"), now=990)
     assert not ended.has(End.REVOKED, "alice", "10", 0)
@@ -95,7 +96,7 @@ async def test_the_file_is_rewritten_when_most_of_its_lines_are_obsolete(tmp_pat
     for number in range(14):
         await ended.add(revoked(7, ends_at=1000 + number), now=0)
         seen.append(lines(tmp_path))
-    # One entry: twice the limit and four more lines may be there before the next.
+    # One entry: the file may have twice the limit and four more lines.
     assert seen == [*range(1, 12), 1, 2, 3]
 
 
@@ -119,7 +120,7 @@ async def test_the_file_is_removed_when_all_entries_have_expired(tmp_path: Path)
 
 
 async def test_the_file_is_rewritten_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a line may be at its end, and what comes behind that would be lost with it."""
+    """The file may end with a partial line, and anything appended to that would be lost with it."""
     ended = EndedTokens.read(str(tmp_path), now=0)
     await ended.add(revoked(1), now=0)
 

@@ -1,4 +1,4 @@
-"""Signed tokens taken apart: what is none, which keys are used, and the bounds of both."""
+"""Parsing of signed tokens: what is no token, which keys are used, and the limits of both."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_only_whole_keys_of_known_curves_are_used(described: PublicKey, used: bo
 
 
 def test_a_key_for_another_algorithm_verifies_nothing() -> None:
-    """Not even what names that algorithm: it is none of those that RSA signs with."""
+    """Not even a token that names that algorithm: it is none of RSA's."""
     key = public_key(PublicKey(kty="RSA", n=number(1 << 2047 | 1), e=number(65537), alg="HS256"))
     assert key is not None
     for algorithm in ("HS256", "RS256"):

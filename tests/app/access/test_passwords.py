@@ -1,4 +1,4 @@
-"""Passwords: hashed off the event loop, a few at a time, with the same work for users who are not there."""
+"""Passwords: hashed off the event loop, a few at a time, with the same work for unknown users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whippet.app.errors import Code
 
 
 class Slow(Passwords):
-    """Each computation waits until it may go on, and says on which thread it is."""
+    """Every computation waits for permission, and records its thread."""
 
     def __init__(self, *, concurrency: int = 2, waiting_max: int = 4) -> None:
         super().__init__(CHEAP, concurrency=concurrency, waiting_max=waiting_max)
@@ -89,7 +89,7 @@ async def test_an_unknown_user_costs_one_hash_and_matches_no_password(monkeypatc
         before = passwords.computed
         assert not await passwords.verify(unknown, "guess")
         assert passwords.computed == before + 1
-    # Argon2 has compared to the end, it has not stumbled over something that is no hash.
+    # Argon2 has verified completely, and did not fail on an invalid hash.
     assert outcomes == [VerifyMismatchError] * 2
     assert not await passwords.verify(None, "")
     passwords.close()
@@ -138,7 +138,7 @@ async def test_when_too_many_wait_the_next_is_refused_at_once(slow: Slow) -> Non
 
 
 async def test_a_cancelled_attempt_does_not_raise_the_number_of_concurrent_hashes(slow: Slow) -> None:
-    """Otherwise whoever connects, sends a login and is gone could have any number of threads' work queued up."""
+    """Otherwise a client that connects, sends a login and disconnects could queue up work for any number of threads."""
 
     running = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(2)]
     await settled()

@@ -1,4 +1,4 @@
-"""What each flag grants. The table of the protocol is written out here once more, as text, and every flag is tried."""
+"""What each flag grants. The table of the protocol is repeated here as text, and every flag is tried."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FLAGS = [
 
 
 def having(flags: set[str], stream_id: int = STREAM, topic_id: int = TOPIC) -> Permissions:
-    """Exactly these flags, the ones of level S and T for one stream and one topic."""
+    """Exactly these flags; those of level S and T for one stream and one topic."""
 
     def of(letter: str) -> dict[str, bool]:
         return {flag[2:]: True for flag in flags if flag.startswith(letter)}
@@ -90,7 +90,7 @@ def test_permissions_for_a_stream_and_topic_do_not_apply_to_others(flags: set[st
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.startswith("T")])
 def test_permissions_for_topic_0_do_not_apply_where_no_topic_is_named(flag: str) -> None:
-    """A command without a topic has 0 for its id."""
+    """A command without a topic has 0 as its id."""
     permissions = having({flag}, topic_id=0)
     about_streams = {"read_streams", "manage_streams", "read_stream", "manage_stream", "read_topics", "manage_topics"}
     assert not rights(permissions, topic_id=0) & about_streams

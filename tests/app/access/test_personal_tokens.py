@@ -1,4 +1,4 @@
-"""Personal access tokens: random, known only by their hashes, gone with their time and with their user."""
+"""Personal access tokens: random, stored as hashes only, and gone when they expire or their user is deleted."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def test_tokens_are_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_the_token_of_a_deleted_user_is_void_for_the_next_with_that_number(tmp_path: Path) -> None:
-    """Even if the file of the token was left over by a crash in the middle of the deletion."""
+    """Even if a crash during the deletion has left the file of the token."""
 
     async with world(tmp_path) as made:
         users, tokens = made.gateway.users, made.gateway.personal_tokens

@@ -1,4 +1,4 @@
-"""Plain passwords and tokens are in no file, no log line and no refusal, whatever is done with them."""
+"""Plain passwords and tokens are in no file, no log line and no error, whatever is done with them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROOTS, ALICES, NEW, GUESS = "rootZroot-1", "aliceZalice-2", "newZalice-3", "gues
 
 
 async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     secrets = [ROOTS, ALICES, NEW, GUESS]
 
     async def ask_and_note(person: Person, request: requests.Request) -> None:
         try:
             await person.ask(request)
         except CommandError as error:
-            said.append(repr(error))
+            texts.append(repr(error))
 
     with caplog.at_level(logging.DEBUG):
         time = Seconds()
@@ -55,14 +55,14 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
         async with world(tmp_path, environment={}) as made:
             await made.person().log_in("alice", NEW)
             secrets.append("made up at the first start only")
-    assert len(said) > 50
+    assert len(texts) > 50
     assert caplog.records
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent.name for path in files} >= {"users", "tokens"}
     for secret in secrets:
         assert not [path for path in files if secret.encode() in path.read_bytes()]
         assert not [record for record in caplog.records if secret in record.getMessage() + str(record.__dict__)]
-        assert not [text for text in said if secret in text]
+        assert not [text for text in texts if secret in text]
 
 
 def test_a_generated_root_password_is_in_no_file_and_no_log_line(

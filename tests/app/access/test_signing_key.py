@@ -1,4 +1,4 @@
-"""The file of the signing key: whole, for its owner alone, and never left open."""
+"""The file of the signing key: whole, readable for its owner only, and never left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guessing does not pay, and nobody is locked out by what others do."""
+"""Guessing is futile, and nobody is locked out by what others do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def wrong() -> bool:
 
 
 async def never() -> bool:
-    raise AssertionError("a password was looked at")
+    raise AssertionError("a password was checked")
 
 
 def throttled(limits: Limits = LIMITS) -> tuple[Throttle, Seconds]:
@@ -104,7 +104,7 @@ async def test_failures_are_forgiven_with_time() -> None:
 
 
 async def test_attempts_in_parallel_gain_nothing() -> None:
-    """However many connections guess at once: as many as are free, as many as are under way, and the few that wait."""
+    """However many connections guess at once: only the free attempts, those in progress, and the few that wait."""
 
     throttle, time = throttled()
     looked_at = 0
@@ -217,7 +217,7 @@ async def test_a_success_at_a_known_address_resets_the_count_of_failures() -> No
 
 @pytest.mark.parametrize(("longest", "counted"), [(16.0, 7), (1.0, 3), (2.0, 4), (9.0, 7)])
 async def test_no_failures_are_counted_beyond_the_longest_wait(longest: float, counted: int) -> None:
-    """Otherwise it would take the longer to be forgiven, the longer somebody else has guessed."""
+    """Otherwise it would take longer to be forgiven, the longer somebody else has guessed."""
     throttle, time = throttled(LIMITS._replace(address_wait_max_s=longest, patience_s=16.0))
     await fail(throttle, 30, username="mallory")
     time.now += (counted - LIMITS.free_of_address + 1) * LIMITS.forgiven_after_s
@@ -259,7 +259,7 @@ async def test_logging_in_to_an_own_account_does_not_make_guessing_cheaper() -> 
 
 
 async def guesses_of_an_attacker_with_accounts(accounts: int, seconds: float) -> int:
-    """How many passwords of alice are looked at while each account fails and succeeds as often as it can."""
+    """The number of passwords of alice that are checked while each account fails and succeeds as often as it can."""
     throttle, time = throttled(Limits())
     looked_at = 0
 
@@ -310,14 +310,14 @@ async def test_a_failure_beyond_the_maximum_is_neither_counted_nor_taken_back() 
 
 
 async def test_known_logins_are_reported_and_restored() -> None:
-    told: list[list[tuple[str, str]]] = []
+    reported: list[list[tuple[str, str]]] = []
     time = Seconds()
-    first = Throttle(LIMITS, clock=time, sleep=time.sleep, on_known=lambda: told.append(first.known()))
+    first = Throttle(LIMITS, clock=time, sleep=time.sleep, on_known=lambda: reported.append(first.known()))
     for name in ("alice", "bob", "alice"):
         assert await first.attempt("10.0.0.1:1", name, right)
     await fail(first, LIMITS.free_where_known + 1, username="bob")
-    assert told == [[("10.0.0.1", "alice")], [("10.0.0.1", "alice"), ("10.0.0.1", "bob")], [("10.0.0.1", "alice")]]
-    after = Throttle(LIMITS, clock=time, sleep=time.sleep, known=told[-1])
+    assert reported == [[("10.0.0.1", "alice")], [("10.0.0.1", "alice"), ("10.0.0.1", "bob")], [("10.0.0.1", "alice")]]
+    after = Throttle(LIMITS, clock=time, sleep=time.sleep, known=reported[-1])
     await fail(after, 7, username="mallory")
     assert await after.attempt("10.0.0.1:1", "alice", right)
     assert await refusal(after.attempt("10.0.0.1:1", "bob", never)) == Code.TOO_MANY_LOGINS

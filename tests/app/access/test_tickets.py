@@ -1,4 +1,4 @@
-"""Tickets: each counts once and for a short while, and nobody can fill the memory with them."""
+"""Tickets: each can be used once and for a short while, and nobody can fill the memory with them."""
 
 from __future__ import annotations
 

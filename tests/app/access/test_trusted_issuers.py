@@ -1,4 +1,4 @@
-"""Tokens of issuers that the configuration trusts: keys from their configured address, and from nowhere else."""
+"""Tokens of trusted issuers: keys come from the configured address, and from nowhere else."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def claims(**more: Any) -> dict[str, Any]:
     return {"iss": ISSUER, "aud": "whippet", "exp": NOW + 60, "sub": "somebody"} | more
 
 
-def token(algorithm: str = "RS256", kid: str | None = "r", said: dict[str, Any] | None = None, **head: Any) -> str:
+def token(algorithm: str = "RS256", kid: str | None = "r", payload: dict[str, Any] | None = None, **head: Any) -> str:
     header = {"alg": algorithm, **({} if kid is None else {"kid": kid}), **head}
-    begin = f"{part(json.dumps(header).encode())}.{part(json.dumps(said or claims()).encode())}"
+    begin = f"{part(json.dumps(header).encode())}.{part(json.dumps(payload or claims()).encode())}"
     return f"{begin}.{part(signature(algorithm, begin.encode()))}"
 
 
@@ -97,14 +97,14 @@ class World:
     def _keys(self, request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"keys": self.keys})
 
-    async def who(self, text: str) -> int | None:
+    async def user_of(self, text: str) -> int | None:
         return await self.issuers.user_id(text, NOW)
 
 
 @pytest.mark.parametrize("algorithm", [*RSA_HASHES, *EC_KEYS])
 async def test_a_token_of_a_trusted_issuer_acts_as_the_configured_user(algorithm: str) -> None:
     world = World(rsa_key(), *(ec_key(name) for name in EC_KEYS))
-    assert await world.who(token(algorithm, "r" if algorithm in RSA_HASHES else algorithm)) == 7
+    assert await world.user_of(token(algorithm, "r" if algorithm in RSA_HASHES else algorithm)) == 7
     assert world.asked == [JWKS]
 
 
@@ -122,11 +122,11 @@ def by_another(**head: Any) -> str:
 FORGED: dict[str, Callable[[], str]] = {
     "no kid": lambda: token(kid=None),
     "an unknown kid": lambda: token(kid="x"),
-    "another issuer": lambda: token(said=claims(iss="https://issuer.example/other")),
-    "another audience": lambda: token(said=claims(aud="else")),
-    "expired": lambda: token(said=claims(exp=NOW - 6)),
-    "not yet": lambda: token(said=claims(nbf=NOW + 6)),
-    "without an end": lambda: token(said={"iss": ISSUER, "aud": "whippet"}),
+    "another issuer": lambda: token(payload=claims(iss="https://issuer.example/other")),
+    "another audience": lambda: token(payload=claims(aud="else")),
+    "expired": lambda: token(payload=claims(exp=NOW - 6)),
+    "not yet": lambda: token(payload=claims(nbf=NOW + 6)),
+    "without an end": lambda: token(payload={"iss": ISSUER, "aud": "whippet"}),
     "alg none": lambda: token("none"),
     "crit": lambda: token(crit=["x"]),
     "another algorithm's signature": lambda: f"{token('RS512').rpartition('.')[0]}.{token('RS256').rpartition('.')[2]}",
@@ -142,7 +142,7 @@ FORGED: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("name", FORGED)
 async def test_no_forgery_is_accepted_and_no_token_chooses_the_address_of_keys(name: str) -> None:
     world = World(rsa_key(), *(ec_key(each) for each in EC_KEYS))
-    assert await world.who(FORGED[name]()) is None
+    assert await world.user_of(FORGED[name]()) is None
     assert set(world.asked) <= {JWKS}
 
 
@@ -162,45 +162,45 @@ async def test_weak_incomplete_and_unsuitable_keys_are_not_used(key: dict[str, s
     world = World(key)
     begin = token().rpartition(".")[0]
     for private in (RSA_KEY, WEAK_KEY):
-        assert await world.who(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
+        assert await world.user_of(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
 
 
 async def test_issuers_are_compared_with_scheme_and_host_in_lower_case() -> None:
     world = World(rsa_key())
-    assert await world.who(token(said=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
-    assert await world.who(token(said=claims(iss="https://issuer.example/REALM"))) is None
-    assert await world.who(token(said=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
+    assert await world.user_of(token(payload=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
+    assert await world.user_of(token(payload=claims(iss="https://issuer.example/REALM"))) is None
+    assert await world.user_of(token(payload=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
 
 
 async def test_no_foreign_token_acts_as_root() -> None:
     world = World(rsa_key(), entry=TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=0))
-    assert await world.who(token()) is None
+    assert await world.user_of(token()) is None
     assert world.asked == []
 
 
 async def test_keys_are_fetched_once_and_not_for_every_unknown_token() -> None:
     world = World(rsa_key())
-    assert await asyncio.gather(*(world.who(token()) for _ in range(20))) == [7] * 20
+    assert await asyncio.gather(*(world.user_of(token()) for _ in range(20))) == [7] * 20
     for _ in range(5):
-        assert await world.who(token(kid="x")) is None
+        assert await world.user_of(token(kid="x")) is None
     assert len(world.asked) == 1
     world.now += FETCH_SECONDS_BETWEEN + 1
     world.keys = [rsa_key(kid="x")]
-    assert await world.who(token(kid="x")) == 7
-    assert await world.who(token()) is None, "a key that the issuer shows no more is of no use"
+    assert await world.user_of(token(kid="x")) == 7
+    assert await world.user_of(token()) is None, "a key that the issuer shows no more is of no use"
     assert len(world.asked) == 2
 
 
 async def test_old_keys_serve_while_new_ones_are_fetched_or_unavailable() -> None:
     world = World(rsa_key())
-    assert await world.who(token()) == 7
+    assert await world.user_of(token()) == 7
     world.now += KEYS_SECONDS + 1
     world.answer = lambda request: httpx.Response(500)
-    assert await world.who(token()) == 7
+    assert await world.user_of(token()) == 7
     await asyncio.sleep(0)
     await world.issuers.close()
     assert len(world.asked) == 2
-    assert await world.who(token()) == 7
+    assert await world.user_of(token()) == 7
 
 
 def unreachable(request: httpx.Request) -> httpx.Response:
@@ -223,7 +223,7 @@ def unreachable(request: httpx.Request) -> httpx.Response:
 async def test_a_response_without_keys_is_ignored(answer: Callable[[httpx.Request], httpx.Response]) -> None:
     world = World(rsa_key())
     world.answer = answer
-    assert await world.who(token()) is None
+    assert await world.user_of(token()) is None
     assert world.asked == [JWKS]
 
 
@@ -235,13 +235,13 @@ def answered_with(content: bytes) -> World:
 
 async def test_a_response_has_at_most_256_kib() -> None:
     keys = json.dumps({"keys": [rsa_key()]}).encode()
-    assert await answered_with(keys.rjust(262_144)).who(token()) == 7
-    assert await answered_with(keys.rjust(262_145)).who(token()) is None
+    assert await answered_with(keys.rjust(262_144)).user_of(token()) == 7
+    assert await answered_with(keys.rjust(262_145)).user_of(token()) is None
 
 
 async def test_the_first_64_keys_of_an_issuer_are_used() -> None:
     world = World(*(rsa_key(kid=str(place)) for place in range(65)))
-    assert [await world.who(token(kid=kid)) for kid in ("0", "63", "64")] == [7, 7, None]
+    assert [await world.user_of(token(kid=kid)) for kid in ("0", "63", "64")] == [7, 7, None]
 
 
 async def test_unusable_keys_do_not_prevent_the_use_of_others(
@@ -251,7 +251,7 @@ async def test_unusable_keys_do_not_prevent_the_use_of_others(
     without_a_name = {name: value for name, value in rsa_key().items() if name != "kid"}
     world = World(without_a_name, rsa_key(kid="enc", use="enc"), {"kty": "oct", "kid": "oct"}, rsa_key())
     world.keys.insert(0, {"kty": 1})
-    assert await world.who(token()) == 7
+    assert await world.user_of(token()) == 7
     assert "fetched 1 keys" in caplog.text
 
 
@@ -259,7 +259,7 @@ async def test_keys_are_fetched_again_when_they_are_older_than_an_hour() -> None
     world = World(rsa_key())
     for later, asked in ((0, 1), (3600, 1), (1, 2), (3600, 2), (1, 3)):
         world.now += later
-        assert await world.who(token()) == 7
+        assert await world.user_of(token()) == 7
         await settled()
         assert len(world.asked) == asked
 
@@ -268,7 +268,7 @@ async def test_an_unknown_key_causes_a_fetch_every_30_seconds_at_most() -> None:
     world = World(rsa_key())
     for later, asked in ((0, 1), (29, 1), (1, 2), (29.5, 2), (0.5, 3)):
         world.now += later
-        assert await world.who(token(kid="x")) is None
+        assert await world.user_of(token(kid="x")) is None
         assert len(world.asked) == asked
 
 
@@ -277,7 +277,7 @@ async def test_keys_can_be_fetched_before_anybody_needs_them() -> None:
     world.issuers.fetch_all()
     await settled()
     assert world.asked == [JWKS]
-    assert await world.who(token()) == 7
+    assert await world.user_of(token()) == 7
     assert world.asked == [JWKS]
 
 
@@ -302,10 +302,10 @@ async def test_a_fetch_in_progress_ends_with_the_server() -> None:
     assert ended.is_set()
 
 
-@pytest.mark.parametrize(("said", "named"), [(ISSUER, True), ("https://issuer.example/other", False), ("", False)])
-async def test_a_token_names_its_issuer(said: str, named: bool) -> None:
+@pytest.mark.parametrize(("issuer", "named"), [(ISSUER, True), ("https://issuer.example/other", False), ("", False)])
+async def test_a_token_names_its_issuer(issuer: str, named: bool) -> None:
     world = World(rsa_key())
-    assert world.issuers.is_named_by(token(said=claims(iss=said))) is named
+    assert world.issuers.is_named_by(token(payload=claims(iss=issuer))) is named
     assert not world.issuers.is_named_by("no token")
     assert not TrustedIssuers((), 5.0).is_named_by(token())
     assert await TrustedIssuers((), 5.0).user_id(token(), NOW) is None
@@ -314,12 +314,12 @@ async def test_a_token_names_its_issuer(said: str, named: bool) -> None:
 
 async def test_an_issuer_that_is_no_url_is_compared_as_it_is() -> None:
     world = World(rsa_key(), entry=msgspec.structs.replace(ENTRY, issuer="Issuer"))
-    assert await world.who(token(said=claims(iss="Issuer"))) == 7
-    assert await world.who(token(said=claims(iss="issuer"))) is None
+    assert await world.user_of(token(payload=claims(iss="Issuer"))) == 7
+    assert await world.user_of(token(payload=claims(iss="issuer"))) is None
 
 
 @pytest.mark.parametrize(
-    ("more", "believed"),
+    ("more", "accepted"),
     [
         ({"exp": NOW - 4.5}, True),
         ({"exp": NOW - 5}, False),
@@ -329,6 +329,6 @@ async def test_an_issuer_that_is_no_url_is_compared_as_it_is() -> None:
     ],
 )
 async def test_clocks_of_issuers_may_differ_by_the_configured_skew_and_no_more(
-    more: dict[str, Any], believed: bool
+    more: dict[str, Any], accepted: bool
 ) -> None:
-    assert (await World(rsa_key()).who(token(said=claims(**more))) == 7) is believed
+    assert (await World(rsa_key()).user_of(token(payload=claims(**more))) == 7) is accepted

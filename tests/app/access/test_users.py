@@ -1,4 +1,4 @@
-"""Users as they are kept: root and his beginnings, names, numbers, permissions, and what a restart leaves of them."""
+"""Stored users: the creation of root, names, numbers, permissions, and what survives a restart."""
 
 from __future__ import annotations
 
@@ -358,9 +358,9 @@ async def test_unusable_documents_are_reported_and_left_as_they_are(
             assert [user.username for user in users] == ["root", "bob"]
             assert (await users.create("dave", "secret", ACTIVE, None)).id == 4
     assert ((folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()) == damaged
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert "users/1.json" in said
-    assert "users/3.json" in said
+    logged = " ".join(record.getMessage() for record in caplog.records)
+    assert "users/1.json" in logged
+    assert "users/3.json" in logged
 
 
 async def test_a_change_that_could_not_be_written_has_no_effect(

@@ -1,4 +1,4 @@
-"""What the client can do it can do in both protocols."""
+"""The client can do the same in both protocols."""
 
 from __future__ import annotations
 

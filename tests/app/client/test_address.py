@@ -1,4 +1,4 @@
-"""Connection strings: what is in them, and what is said of one that cannot be."""
+"""Connection strings: what they contain, and how invalid ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads become the batch that `build` makes of them."""
+"""Payloads become the same batch that `build` makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command once, over a real connection: what is asked is carried out, and what is answered is understood."""
+"""Every command once, over a real connection: requests are executed and responses decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting, encrypted or not, losing the connection, and coming back."""
+"""Connecting with and without TLS, losing the connection, and reconnecting."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_an_idle_client_sends_pings(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def answering(octets: bytes) -> AsyncIterator[str]:
-    """The address of somebody who answers whatever is asked with these bytes, and is gone."""
+    """The address of a server that responds to anything with these bytes, and disconnects."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

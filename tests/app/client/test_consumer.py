@@ -1,4 +1,4 @@
-"""Consumers: what they are given, what they store and when, alone and in groups."""
+"""Consumers: which messages they get, and what they commit and when, alone and in groups."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ async def test_joining_and_leaving_members_share_the_remaining_messages(tmp_path
         async with GroupConsumer(client, "s", "t", "g", batch=10, follow=False) as first:
             found = [int((await anext(first)).payload) for _ in range(40)]
             async with GroupConsumer(another, "s", "t", "g", batch=10, follow=False) as second:
-                # The first finishes with what it has in hand before its partition goes to the second.
+                # The first member processes what it has before its partition moves to the second.
                 found += [int((await anext(first)).payload) for _ in range(20)]
                 theirs = [await anext(second) for _ in range(30)]
                 assert len({message.partition_id for message in theirs}) == 1

@@ -1,13 +1,13 @@
-"""A group whose members come, go, stall and die while producers send: what is promised about every message holds.
+"""A group whose members join, leave, stall and die while producers send: every guarantee about messages holds.
 
-Who does what is drawn from a seed, and when is counted in polls and processed messages. Every request of every member
-is recorded with its place in one order of events; afterwards the record is judged:
+The actions are drawn from a seed; their times are counted in polls and processed messages. Every request of every
+member is recorded in one order of events; afterwards the record is checked:
 
-- Every message was processed, and no partition was left alone for longer than `PATIENCE` polls of the group.
-- What was stored, and said to be, before a poll went out is not in its answer.
-- When one member was given something of a partition, another one is given something of it only after that was
-  committed, or after somebody had gone: that deals all partitions anew, also those of members who stayed.
-- So does a member go back in a partition only after somebody had gone.
+- Every message was processed, and no partition was left unread for longer than `PATIENCE` polls of the group.
+- What was acknowledged as stored before a poll was sent is not in its response.
+- Between messages of a partition for one member and for another there is a commit, or the departure of a member, which
+  reassigns all partitions, even of members that stay.
+- Likewise a member goes back in a partition only after a departure.
 
 WHIPPET_GROUP_SEEDS is the number of seeds of each mode.
 """
@@ -39,7 +39,7 @@ PARTITIONS = 6
 MEMBERS_MAX = 8
 EVENTS = 60
 AHEAD = 40
-"""So many messages of a partition may wait to be processed before its producer waits."""
+"""At most this many messages of a partition wait to be processed before its producer waits."""
 PATIENCE = 10_000
 
 MODES = {
@@ -76,7 +76,7 @@ class Gone(NamedTuple):
 
 
 class Record:
-    """What happened, in one order: this process has one event loop, and the numbers are places in its order."""
+    """All events in one order: this process has one event loop, and the numbers are places in its order."""
 
     def __init__(self) -> None:
         self._places = itertools.count()
@@ -151,7 +151,7 @@ class Record:
                 assert self._somebody_went(self._received(partition_id, before).asked, now.at), (before, now)
 
     def _received(self, partition_id: int, processed: Processed) -> HandedOut:
-        """The newest answer that it can have been in."""
+        """The last response that it can have been in."""
         return max(
             (
                 handed
@@ -168,7 +168,7 @@ class Record:
 
 
 class Witness(Client):
-    """A member's client, which tells the record what it asked and was answered."""
+    """A member's client, which records its requests and responses."""
 
     record: Record
     number: int
@@ -197,7 +197,7 @@ class Witness(Client):
 
     def _stored(self, request: requests.StoreConsumerOffset, sent: int, answer: asyncio.Future[None]) -> None:
         assert request.partition_id is not None
-        # Of one that was cut off nobody knows whether it was carried out: it counts as never answered.
+        # Whether a commit on a lost connection was executed is unknown: it counts as never acknowledged.
         unknown = answer.cancelled() or (answer.exception() is not None and not self.is_connected)
         if unknown or answer.exception() is None:
             answered = 1 << 62 if unknown else self.record.place()
@@ -205,7 +205,7 @@ class Witness(Client):
 
 
 class Member:
-    """Comes when it is made, and works until it is told to leave, or dies."""
+    """Joins when it is created, and works until it is told to leave, or dies."""
 
     def __init__(self, record: Record, number: int, client: Witness, mode: AutoCommit, chance: Random) -> None:
         self._record = record
@@ -220,7 +220,7 @@ class Member:
             client, "s", "t", "g", batch=chance.choice((1, 3, 10, 25)), auto_commit=mode, follow=False
         )
         self.task = asyncio.create_task(self._work())
-        # Whoever waits for progress is to see an error, also that of the last member who made any.
+        # The error of the last member that made progress must reach those that wait for progress.
         self.task.add_done_callback(lambda _: record.tick())
 
     async def _work(self) -> None:
@@ -246,7 +246,7 @@ class Member:
         await self._client.close()
 
     async def die(self, server: Server) -> None:
-        """Wherever it is: with a poll or a commit under way, or with messages in hand."""
+        """At any point: with a poll or a commit in progress, or with unprocessed messages."""
         sessions = len(server.gateway.sessions)
         began = self._record.place()
         connection = self._client._connection
@@ -260,7 +260,7 @@ class Member:
 
 
 class Company:
-    """The members that there are, and what happens to them."""
+    """The current members, and what happens to them."""
 
     def __init__(self, server: Server, record: Record, mode: AutoCommit, chance: Random) -> None:
         self._server = server
@@ -308,7 +308,7 @@ class Company:
         return self._record.ticks >= tick
 
     async def catch_up(self) -> None:
-        """Everybody works: what is sent by now is processed before they have asked all too often."""
+        """Waits until everything sent so far is processed, within a limited number of polls."""
         self.wake()
         record = self._record
         wanted, allowed = list(record.sent), record.polls + PATIENCE

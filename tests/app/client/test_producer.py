@@ -1,4 +1,4 @@
-"""A producer: what is gathered, when it goes out, in which order, and what becomes of what was not accepted."""
+"""The producer: what is collected, when it is sent, in which order, and what happens to refused messages."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_with_resend_everything_is_stored_in_order_despite_a_restart(tmp_p
         found = [batch for batch in await stored(client) if not batch[0].startswith(b"late")]
         firsts = [int(batch[0]) for batch in found]
         assert {int(payload) for batch in found for payload in batch} == set(range(3000))
-        # What came twice came as the same batches again, from one that had no answer on.
+        # What was stored twice came as the same batches again, from the first one without a response on.
         seen: list[int] = []
         for first in firsts:
             if seen and first <= seen[-1]:

@@ -1,4 +1,4 @@
-"""De-duplication by message id through the command layer, on a real store."""
+"""Deduplication by message id through the command layer, on a real store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from whippet.storage.store import Store
 
 
 class FullNow(Files):
-    """A disk that has no room while it is said to have none."""
+    """A disk that is full while a test sets it so."""
 
     full = False
 
@@ -86,7 +86,7 @@ def test_duplicates_are_dropped_and_offsets_stay_consecutive(tmp_path: Path) -> 
 
 
 def without_ids(octets: bytearray) -> bytearray:
-    """As 0.9 clients may send them, which compute the checksums themselves; nobody looks at ids then."""
+    """As 0.9 clients may send them, which compute the checksums themselves; nobody checks ids then."""
     batch = bytearray(octets)
     position, sums = 256, b""
     while position < len(batch):
@@ -109,7 +109,7 @@ def test_messages_without_an_id_are_no_duplicates(tmp_path: Path) -> None:
         found = await stored(partition)
         payloads = [b"99a", b"1a", b"99a", b"99b", b"99b", b"99c", b"99c"]
         assert [payload for _, _, payload in found] == payloads
-        # A batch that has lost a message is made anew, and then each has an id of its own.
+        # A batch from which a message was dropped is encoded again, and then every message has its own id.
         ids = [identity for _, identity, _ in found]
         assert ids[:5] == [0, 1, 0, 0, 0]
         assert len({1, *ids[5:]}) == 3

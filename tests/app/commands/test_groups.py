@@ -1,4 +1,4 @@
-"""Groups as clients meet them: made and deleted, joined and left, and true to what becomes of the topic around them."""
+"""Groups as clients use them: created and deleted, joined and left, and consistent with changes of their topic."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_pat
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert await refusal(anne.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert offset_files(tmp_path) == 0
-        # The next one has the same number and starts at the beginning.
+        # The next group has the same number and starts at the beginning.
         assert (await made.root.ask(requests.CreateConsumerGroup("s", "t", "g"))).info.id == 0
         assert [await made.root.stored(partition) for partition in range(3)] == [None, None, None]
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND

@@ -1,4 +1,4 @@
-"""A session acts only as the user who logged in, also after a wait, and also when the number is another user's."""
+"""A session acts only as the user who logged in, also after a wait, and also when another user has the number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 
 
 async def replace_alice(made: World) -> None:
-    """Somebody with all rights has alice's number from now on. No sessions are ended, as if they were overlooked."""
+    """From now on a user with all rights has alice's number. Her sessions are not ended, as if they were overlooked."""
     users = made.gateway.users
     number = users.get("alice").id
     await users.delete("alice")
@@ -182,7 +182,7 @@ async def test_a_manager_who_lost_the_right_while_waiting_changes_nothing(tmp_pa
         async with users._changing:
             asked = [asyncio.create_task(refusal(alice.ask(request))) for request in changes]
             await settled()
-            # Not by a command: that would wait as well.
+            # Not by a command, which would wait as well.
             alices = users.get("alice")
             alices.document = msgspec.structs.replace(alices.document, permissions=None)
         assert await asyncio.gather(*asked) == [Code.UNAUTHORIZED] * len(changes)
@@ -245,7 +245,7 @@ async def test_users_end_their_own_sessions_and_managers_those_of_others(tmp_pat
 
 
 async def test_unlisted_sessions_end_as_well(tmp_path: Path) -> None:
-    """As those of single requests over HTTP, and those that were evicted."""
+    """Such as those of single requests over HTTP, and those that were evicted."""
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")

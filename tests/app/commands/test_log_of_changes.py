@@ -1,4 +1,4 @@
-"""The log says who changed what in the catalogue, with the names of before, and nothing of what was refused."""
+"""The log reports who changed what in the catalogue, with the names from before, and no refused changes."""
 
 from __future__ import annotations
 

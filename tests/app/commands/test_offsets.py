@@ -1,4 +1,4 @@
-"""Stored offsets, of consumers and of groups, and which partition a poll reads."""
+"""Stored offsets of consumers and groups, and which partition a poll reads."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ async def test_non_members_can_neither_poll_nor_commit(tmp_path: Path) -> None:
 
 
 async def test_any_0_9_client_may_set_the_offsets_of_a_group_without_members(tmp_path: Path) -> None:
-    """An operator tells a group where to begin: `iggy consumer-offset set`. Members are not interfered with."""
+    """An operator sets where a group begins: `iggy consumer-offset set`. Members are not affected."""
     async with reading(tmp_path) as made:
         await made.fill()
         operator = await made.reader()
@@ -323,7 +323,7 @@ async def test_a_group_of_a_topic_without_partitions_has_nothing_to_poll(tmp_pat
 
 
 class Poll:
-    """A poll that has read its messages, and hands them out when told to."""
+    """A poll that has read its messages, and returns them when it is released."""
 
     def __init__(self) -> None:
         self.has_read = asyncio.Event()
@@ -332,7 +332,7 @@ class Poll:
 
 @asynccontextmanager
 async def a_slow_poll(reader: Reader, patch: pytest.MonkeyPatch, **how: Any) -> AsyncIterator[asyncio.Task[Any]]:
-    """What is done in the block happens between the reading and the handing out."""
+    """The block runs between the read and the response."""
     read: Callable[..., Awaitable[Any]] = Partition.read
     slow = Poll()
 

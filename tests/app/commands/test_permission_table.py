@@ -1,6 +1,6 @@
-"""Who may do what: every command against every single permission, as the protocol's page has it (section 2.4).
+"""Every command against every single permission, as in section 2.4 of the protocol's page.
 
-The table here was written down from that page, not from app/access/permissions.py; `pytest -s` prints what was found.
+The table here was written down from that page, not from app/access/permissions.py; `pytest -s` prints the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import OptionScope
 
-OPEN, LOGIN = "anybody", "whoever has logged in"
+OPEN, LOGIN = "anybody", "every logged-in user"
 
 ACTIVE = UserStatus.ACTIVE
 ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
@@ -109,7 +109,7 @@ async def peopled(made: World) -> Person:
 
 
 def without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on commands are let through or refused, and nothing happens then."""
+    """From now on commands are admitted or refused, and have no effect."""
 
     async def nothing(*_: object) -> None:
         pass
@@ -166,7 +166,7 @@ async def test_users_may_see_themselves_and_change_their_password_without_permis
 
 
 async def test_missing_things_are_not_found_for_every_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams and topics are looked for before permissions are asked; users and the server are not."""
+    """Streams and topics are looked up before permissions are checked; users and the server are not."""
 
     async with world(tmp_path) as made:
         alice = await peopled(made)
@@ -202,7 +202,7 @@ async def test_without_a_login_only_ping_and_login_are_allowed(
             case "deleted":
                 await users.delete("alice")
             case "replaced":
-                # Another user gets the number. Whoever deletes ends the sessions, but this one was not among them.
+                # Another user gets the number. A deletion ends sessions, but this one was not among them.
                 await users.delete("alice")
                 assert (await users.create("eve", "eveeve", ACTIVE, ALL)).id == 1
         for code, (right, request) in COMMANDS.items():
@@ -214,7 +214,7 @@ async def test_without_a_login_only_ping_and_login_are_allowed(
 
 
 def sample(number: int) -> dict[int, bytes]:
-    """A command for every right, that can be repeated; the number makes names that are new."""
+    """A repeatable command for every right; the number makes new names."""
     repeatable = {code: asked(COMMANDS[code][1]) for code in (10, 22, 31, 32, 120, 200, 201, 300, 301, 600, 601, 100)}
     return repeatable | {
         33: asked(requests.CreateUser(f"user {number}", "secret", ACTIVE, None)),

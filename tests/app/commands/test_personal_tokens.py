@@ -1,4 +1,4 @@
-"""The commands about personal access tokens: everybody's own, without any permission."""
+"""The commands for personal access tokens: users manage their own, without any permission."""
 
 from __future__ import annotations
 

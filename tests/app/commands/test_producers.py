@@ -1,4 +1,4 @@
-"""Sends that producers number, through the command layer: which partition they find, what they are told."""
+"""Numbered sends through the command layer: which partition they go to, and which response they get."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_with_deduplication_a_repetition_is_recognised_by_its_number_first
             )
         nothing_new = await send(made, "", 3, batch=batch(1, 3))
         assert (nothing_new.messages_count, nothing_new.repeated) == (0, False)
-        # Another window, as after a restart: the number alone knows.
+        # Another window, as after a restart: only the number is known.
         made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
         assert (await send(made, "", 2, batch=batch(2, 3))).repeated
         assert await stored(made) == {"1": 1, "2": 1, "3": 1}
@@ -202,7 +202,7 @@ async def test_with_deduplication_a_repetition_is_recognised_by_its_number_first
 def test_producer_headers_are_parsed_or_refused_with_the_invalid_part() -> None:
     assert requests.producer("till-7", "0", "18446744073709551615") == Producer(b"till-7", 0, 2**64 - 1)
     assert requests.producer("käse", "007", "1").id == "käse".encode()
-    for texts_, said in (
+    for texts_, sentence in (
         (("", "1", "1"), "the id of a producer must have 1 to 64 bytes, not 0"),
         (("x" * 65, "1", "1"), "the id of a producer must have 1 to 64 bytes, not 65"),
         (("p", "-1", "1"), "the epoch of a producer must be a number, not '-1'"),
@@ -214,4 +214,4 @@ def test_producer_headers_are_parsed_or_refused_with_the_invalid_part() -> None:
     ):
         with pytest.raises(CommandError) as caught:
             requests.producer(*texts_)
-        assert (caught.value.code, str(caught.value)) == (Code.INVALID_PRODUCER, said)
+        assert (caught.value.code, str(caught.value)) == (Code.INVALID_PRODUCER, sentence)

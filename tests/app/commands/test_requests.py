@@ -1,4 +1,4 @@
-"""Requests and answers with secrets in them can be printed without telling them."""
+"""Requests and responses with secrets can be printed without revealing them."""
 
 from __future__ import annotations
 

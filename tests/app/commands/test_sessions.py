@@ -1,4 +1,4 @@
-"""Logging in and out: who gets in, what he is told who does not, and that guessing does not pay."""
+"""Login and logout: who gets in, how others are refused, and that guessing is futile."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_an_unknown_user_costs_the_same_work_and_gets_the_same_response(tm
 
 
 async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> None:
-    """Otherwise the waits would tell who is there."""
+    """Otherwise the waits would reveal which users exist."""
 
     async def waits(name: str, folder: Path) -> list[float]:
         time = Seconds()
@@ -94,7 +94,7 @@ async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> No
 
 
 async def test_brute_force_is_slowed_down(tmp_path: Path) -> None:
-    """An hour of guessing as fast as answers come, from one address, over as many connections as one likes."""
+    """An hour of guessing as fast as responses arrive, from one address, over any number of connections."""
 
     time = Seconds()
     async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
@@ -106,7 +106,7 @@ async def test_brute_force_is_slowed_down(tmp_path: Path) -> None:
             time.now += 0.1
         per_minute = (made.passwords.computed - before) / 60
         assert per_minute < 5
-        # The user himself, from elsewhere, waits seconds at most, and gets in.
+        # The user, from another address, waits for seconds at most, and gets in.
         time.slept.clear()
         assert await made.person("10.0.0.2").log_in("alice", "alicealice") == 1
         assert sum(time.slept) <= USUAL.user_wait_max_s
@@ -199,7 +199,7 @@ async def test_a_user_who_was_deleted_during_the_check_cannot_log_in(tmp_path: P
 
 
 async def _while_comparing(made: World, change: object) -> None:
-    """Something happens between the comparison of a right password and the answer to it."""
+    """Something happens between the successful check of a password and the response."""
     compare = made.passwords.verify
 
     async def verify(stored: str | None, password: str) -> bool:

@@ -1,4 +1,4 @@
-"""Topic options through the table of commands: chosen, changed, described, refused; and kept over a start."""
+"""Topic options through the table of commands: chosen, changed, described, refused, and stored."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ async def test_changed_options_apply_and_count_as_chosen(tmp_path: Path) -> None
 
 
 async def test_choosing_no_compression_for_an_uncompressed_topic_changes_nothing(tmp_path: Path) -> None:
-    """Classic clients have to say something."""
+    """Classic clients have to send something."""
 
     async with world(tmp_path) as here:
         root = await here.root()

@@ -1,4 +1,4 @@
-"""The commands about users: who may use them, what they answer, and what happens to those they are about."""
+"""The commands for users: who may use them, what they return, and what happens to the users concerned."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ REQUESTS = {
 async def test_only_managers_may_see_and_change_others(
     tmp_path: Path, permissions: Permissions | None, allowed: set[str]
 ) -> None:
-    """The permission comes before the question whether the user is there."""
+    """The permission is checked before the existence of the user."""
 
     async with world(tmp_path) as made:
         await made.user("alice", permissions=permissions)

@@ -1,4 +1,4 @@
-"""A window of ids: bounded by number and by age; what is under way is waited for; what failed may be repeated."""
+"""The window of ids: bounded by number and by age; pending ids are waited for, and failed ones may be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of consumer groups, one by one, on the living group alone: no store, no session, no clock."""
+"""The rules of consumer groups, one by one, on the group alone: without a store, a session or a clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANNE, BERT, CARL, DORA, EMIL = 70, 60, 50, 40, 30
 
 
 class World:
-    """A group with the offsets that are stored for it, and a clock that stands still unless told otherwise."""
+    """A group with its stored offsets, and a clock that stands still unless a test advances it."""
 
     def __init__(self, partitions_count: int) -> None:
         self.group = Group(GroupDocument(id=0, name="g", created_at=1), partitions_count)
@@ -26,7 +26,7 @@ class World:
             self.group.join(client, self.now, self.stored.get)
 
     def poll(self, client: int, partition: int, last_offset: int) -> None:
-        """The partition is read and the messages up to an offset go out."""
+        """Reads the partition and returns the messages up to an offset."""
         assert self.group.partition_to_poll(client, partition) == partition
         assert self.group.record_poll(client, partition, last_offset)
 
@@ -237,7 +237,7 @@ def test_four_joining_members_end_with_even_shares_despite_uncommitted_messages(
     assert world.shares == [3, 3, 2, 2]
 
 
-# --------------------------------------------------------------------------------------------------------- dealing anew
+# --------------------------------------------------------------------------------------------------------- reassignment
 
 
 def test_when_a_member_leaves_all_partitions_are_reassigned() -> None:

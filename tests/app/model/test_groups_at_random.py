@@ -1,6 +1,7 @@
-"""Members that come, go, read, commit and die in any order, in a topic that grows and shrinks: what always holds.
+"""Invariants of a group whose members join, leave, read, commit and die in any order, while partitions are added and
+deleted.
 
-Every client has one request under way at most, as a connection has; a read that was begun ends later, or never.
+Every client has at most one request in progress, as a connection has; a read ends later, or never.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class Members(RuleBasedStateMachine):
         self.ends = [8] * partitions
         """The next offset of every partition."""
         self.stored: dict[int, int] = {}
-        self.in_hand: dict[tuple[int, int], int] = {}
-        """The last offset that a client has been handed out of a partition since it owns it."""
+        self.received: dict[tuple[int, int], int] = {}
+        """The last offset that a client has received of a partition since it owns it."""
         self.reading: dict[int, tuple[int, int, int, int]] = {}
-        """For a client: the partition, its tenure, the first and the last offset of what is being read for it."""
+        """For a client: the partition, its tenure, and the first and the last offset of the read in progress."""
         self.promised: dict[int, int] = {}
-        """Since when the owner of a partition knows that he has to let it go."""
+        """Since when the owner of a partition knows that it has to give it up."""
         self.owner_of: dict[int, int] = {}
         self.tenures = [0] * partitions
-        """How often each partition has changed hands, or been emptied."""
+        """How often each partition has changed its owner, or was purged."""
         self.generation = 0
         self.offers: list[tuple[int, tuple[int, ...]]] = []
         for client in range(members):
@@ -47,17 +48,17 @@ class Members(RuleBasedStateMachine):
 
     def forget_what_has_moved(self) -> None:
         owners = self.owners()
-        self.in_hand = {key: offset for key, offset in self.in_hand.items() if owners.get(key[1]) == key[0]}
+        self.received = {key: offset for key, offset in self.received.items() if owners.get(key[1]) == key[0]}
 
     def expect_only_finished_ones_to_move(self, before: dict[int, int]) -> None:
-        """After anything but a deadline, a leave or another number of partitions."""
+        """After anything but a timeout, a leave or a change of the number of partitions."""
         for partition, owner in self.owners().items():
             previous = before.get(partition, owner)
-            if previous != owner and (previous, partition) in self.in_hand:
-                assert self.stored.get(partition, -1) >= self.in_hand[previous, partition]
+            if previous != owner and (previous, partition) in self.received:
+                assert self.stored.get(partition, -1) >= self.received[previous, partition]
         self.forget_what_has_moved()
 
-    def expect_all_to_be_dealt_anew(self) -> None:
+    def expect_a_reassignment(self) -> None:
         members = self.group.members
         for place, member in enumerate(members):
             assert list(member.offered) == member.partitions == list(range(len(self.ends)))[place :: len(members)]
@@ -73,13 +74,13 @@ class Members(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, alive=st.booleans(), sure=st.integers(0, 2))
     def leave(self, client: int, alive: bool, sure: int) -> None:
-        """Or die: then what is being read for it is never sent."""
+        """Or dies: then the read in progress is never returned."""
         if sure != 2 or (alive and client in self.reading):
             return
         self.reading.pop(client, None)
         if not self.group.leave(client):
             return
-        self.expect_all_to_be_dealt_anew()
+        self.expect_a_reassignment()
 
     @rule(partitions=st.integers(0, PARTITIONS_MAX), sure=st.integers(0, 5))
     def have_other_partitions(self, partitions: int, sure: int) -> None:
@@ -91,7 +92,7 @@ class Members(RuleBasedStateMachine):
         self.tenures += [0] * (partitions - len(self.tenures))
         self.ends = self.ends[:partitions] + [4] * (partitions - len(self.ends))
         self.group.repartition(partitions)
-        self.expect_all_to_be_dealt_anew()
+        self.expect_a_reassignment()
 
     @rule(sure=st.integers(0, 5))
     def purge(self, sure: int) -> None:
@@ -100,7 +101,7 @@ class Members(RuleBasedStateMachine):
         self.ends = [0] * len(self.ends)
         self.tenures = [tenure + 1 for tenure in self.tenures]
         self.stored.clear()
-        self.in_hand.clear()
+        self.received.clear()
         self.group.record_purge()
 
     @rule(partition=st.integers(0, PARTITIONS_MAX - 1), messages=st.integers(1, 5))
@@ -115,7 +116,7 @@ class Members(RuleBasedStateMachine):
         auto_commit=st.none() | st.booleans(),
     )
     def read(self, who: int, wanted: int | None, count: int, auto_commit: bool | None) -> None:
-        """In one go, or with other things in between."""
+        """In one step, or with others in between."""
         free = [member.client_id for member in self.group.members if member.client_id not in self.reading]
         if not free:
             return
@@ -124,7 +125,7 @@ class Members(RuleBasedStateMachine):
     def read_for(self, client: int, wanted: int | None, count: int, auto_commit: bool | None) -> None:
         partition = self.group.partition_to_poll(client, wanted)
         asked = partition if wanted is None else wanted
-        # What is promised to somebody else is read no further, not even by name.
+        # A promised partition is not read any more, not even by name.
         is_offered = asked is not None and asked in dict(self.offers)[client]
         assert is_offered == (partition is not None)
         if partition is None:
@@ -138,7 +139,7 @@ class Members(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def read_everywhere(self, count: int) -> None:
-        """And commit nothing: whoever joins now has to wait."""
+        """And commits nothing: a new member has to wait."""
         for member in self.group.members:
             if member.client_id not in self.reading:
                 for wanted in member.offered:
@@ -156,17 +157,17 @@ class Members(RuleBasedStateMachine):
         assert self.group.record_poll(client, partition, last) == still_his
         if not still_his:
             return
-        # Nobody else has it, and it is what comes after all that is committed: in order, and nothing of that twice.
+        # It has a single owner, and what follows the committed messages is in order, without duplicates.
         assert self.owners()[partition] == client
         assert first == self.stored.get(partition, -1) + 1
-        self.in_hand[client, partition] = last
+        self.received[client, partition] = last
         if auto_commit:
             self.commit_to(partition, last)
 
-    @rule(who=st.integers(0, 30), named=st.booleans(), behind=st.sampled_from([0, 0, 1, 2]))
-    def commit(self, who: int, named: bool, behind: int) -> None:
-        """What it was handed out, all or not all of it."""
-        free = sorted(key for key in self.in_hand if key[0] not in self.reading)
+    @rule(who=st.integers(0, 30), named=st.booleans(), uncommitted=st.sampled_from([0, 0, 1, 2]))
+    def commit(self, who: int, named: bool, uncommitted: int) -> None:
+        """All that it has received, or a part of it."""
+        free = sorted(key for key in self.received if key[0] not in self.reading)
         if not free:
             return
         client, wanted = free[who % len(free)]
@@ -175,9 +176,9 @@ class Members(RuleBasedStateMachine):
             assert partition == wanted
         if partition is None:
             return
-        # Without a name it is a partition that messages were got from, and still its own.
-        assert (client, partition) in self.in_hand
-        offset = self.in_hand[client, partition] - behind
+        # Without a name it is a partition whose messages were received, and that is still owned.
+        assert (client, partition) in self.received
+        offset = self.received[client, partition] - uncommitted
         if offset > self.stored.get(partition, -1):
             self.commit_to(partition, offset)
 
@@ -228,7 +229,7 @@ class Members(RuleBasedStateMachine):
         assert ids == sorted(set(ids))
 
     def teardown(self) -> None:
-        """Once everybody has had his time the shares are even, and whoever is left gets every message to the end."""
+        """Once all timeouts have passed the shares are even, and the remaining members get every message to the end."""
         self.group.reassign_overdue(self.now)
         self.group.join(100, self.now, self.stored.get)
         self.group.reassign_overdue(self.now)

@@ -1,4 +1,4 @@
-"""What 0.9 clients were answered: repeated within bounds, forgotten in time, never mixed up."""
+"""Cached responses to 0.9 clients: returned within limits, expired in time, never mixed up."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_counted_request_with_a_used_number_is_refused() -> None:
 
 
 async def test_early_clients_reuse_the_newest_number_for_requests_to_one_partition() -> None:
-    """They send messages under the number that the next counted request takes."""
+    """They send messages under the number that the next counted request has."""
 
     cache = register(caches_of(), 7)
     respond(cache, 1, 11)
@@ -105,7 +105,7 @@ async def test_early_clients_reuse_the_newest_number_for_requests_to_one_partiti
 
 
 async def test_requests_to_one_partition_may_have_a_sequence_of_their_own() -> None:
-    """As Java's clients count it, together with what they read."""
+    """Java's clients count it together with what they read."""
 
     cache = register(caches_of(kept=10), 7)
     respond(cache, 1, 11)
@@ -115,7 +115,7 @@ async def test_requests_to_one_partition_may_have_a_sequence_of_their_own() -> N
         respond(cache, number, 20 + number, SEND, counted=False)
     assert find(cache, 7, 3, 13) is None
     respond(cache, 3, 13)
-    # Whatever comes again is answered as it was, in both sequences.
+    # A repeated request gets its response, in both sequences.
     assert [find(cache, 7, number, 20 + number, SEND, counted=False) for number in (1, 9, 4)] == [
         "160 1 21",
         "160 9 29",
@@ -176,10 +176,10 @@ async def test_a_returning_client_gets_the_responses_of_its_earlier_sessions() -
     again = register(caches, 9)
     assert find(again, 7, 1, 11) == "128 1 11"
     assert find(again, 7, 2, 12, SEND) == "160 2 12"
-    # The old session has no new requests; what it has not asked is not cache.
+    # The old session has no new requests; what it has not sent is not cached.
     assert find(again, 7, 2, 13, SEND) is None
     assert find(again, 7, 3, 13) is None
-    # In the new one the same messages under the same number are the same; anything else is new.
+    # In the new session the same messages under the same number are a repetition; anything else is new.
     assert find(again, 9, 2, 12, SEND) == "160 2 12"
     assert find(again, 9, 1, 12, SEND) is None
     assert find(again, 9, 1, 11) is None
@@ -216,7 +216,7 @@ async def test_two_connections_of_one_client_share_a_cache() -> None:
     respond(other, 1, 11)
     caches.disconnect(one)
     clock.now += 2 * MEMORY
-    # The other one is still there, so nothing is forgotten.
+    # The other connection is still open, so nothing expires.
     assert find(register(caches, 12), 9, 1, 11) == "128 1 11"
 
 
@@ -278,7 +278,7 @@ async def test_another_user_with_the_same_client_name_has_a_separate_cache() -> 
     bobs = register(caches, 9, user_mark=BOB)
     assert find(bobs, 7, 1, 11) is None
     respond(bobs, 1, 12)
-    # Alice still is where she was; neither her logout nor the end of her connection concerns Bob.
+    # Alice's cache is unchanged; neither her logout nor the end of her connection concerns Bob.
     assert find(alices, 7, 1, 11) == "128 1 11"
     caches.remove(alices)
     caches.disconnect(alices)

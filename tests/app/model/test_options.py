@@ -1,4 +1,4 @@
-"""Values of options in bytes and as texts, and what no request may have."""
+"""Values of options in bytes and as texts, and the rules for all options of a request."""
 
 from __future__ import annotations
 

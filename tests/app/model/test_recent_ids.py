@@ -1,4 +1,4 @@
-"""The ids that came last, held against a dictionary: found by number, the oldest gone, in some 30 bytes each."""
+"""Recent ids, compared with a dictionary: found by number, the oldest dropped, in some 30 bytes each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of topic options: how values are said, what is refused and how, what holds where nothing was said."""
+"""The table of topic options: how values are written, which are refused and how, and the defaults."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "kept"),
+    ("key", "given", "stored"),
     [
         ("compression_algorithm", "gzip", "gzip"),
         ("compression_algorithm", " None ", "none"),
@@ -107,15 +107,15 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
     ],
 )
 def test_every_option_accepts_a_text_and_converts_it_to_its_kind(
-    key: str, said: str, kept: str | int | bool | None
+    key: str, given: str, stored: str | int | bool | None
 ) -> None:
-    chosen = getattr(parse_options([from_text(key, said)]), key)
-    assert chosen == kept
-    assert type(chosen) is type(kept)
+    chosen = getattr(parse_options([from_text(key, given)]), key)
+    assert chosen == stored
+    assert type(chosen) is type(stored)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "kept"),
+    ("key", "value", "stored"),
     [
         ("message_expiry", 5, 5),
         ("message_expiry", 0, None),
@@ -133,9 +133,9 @@ def test_every_option_accepts_a_text_and_converts_it_to_its_kind(
     ],
 )
 def test_every_option_accepts_its_own_kind_and_0_stands_for_the_default(
-    key: str, value: Value, kept: Value | None
+    key: str, value: Value, stored: Value | None
 ) -> None:
-    assert getattr(parse_options([of_kind(key, value)]), key) == kept
+    assert getattr(parse_options([of_kind(key, value)]), key) == stored
 
 
 def test_the_compression_may_be_given_as_a_number() -> None:
@@ -254,7 +254,7 @@ def test_a_topic_without_options_has_the_servers_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "explicit", "derived"),
+    ("given", "explicit", "derived"),
     [
         ({"enforce_fsync": "true"}, {"enforce_fsync": "true"}, {"durability": "persisted"}),
         ({"enforce_fsync": "false"}, {"enforce_fsync": "false"}, {"durability": "replicated"}),
@@ -267,9 +267,9 @@ def test_a_topic_without_options_has_the_servers_defaults() -> None:
     ],
 )
 def test_enforce_fsync_is_durability_under_another_name(
-    said: dict[str, str], explicit: dict[str, str], derived: dict[str, str]
+    given: dict[str, str], explicit: dict[str, str], derived: dict[str, str]
 ) -> None:
-    chosen = parse_options([from_text(key, text) for key, text in said.items()])
+    chosen = parse_options([from_text(key, text) for key, text in given.items()])
     described = defaults().describe(document(options=chosen))
     names = ("durability", "enforce_fsync")
     shown = [{key: text for key, text in texts(part).items() if key in names} for part in described]
@@ -338,7 +338,7 @@ def test_chosen_options_are_explicit_and_all_others_derived() -> None:
 
 
 def test_described_options_can_be_used_to_create_the_same_topic() -> None:
-    """The texts that a topic is described with make the same topic."""
+    """The texts in the description of a topic create the same topic."""
     given = {"durability": "persisted", "segment_size": "128 MiB", "preallocate_segments": "true"}
     chosen = parse_options([from_text(key, text) for key, text in given.items()])
     explicit, derived = defaults().describe(document(options=chosen))

@@ -1,4 +1,4 @@
-"""A `whippet serve` process as its users start and stop it: told by signals, watched through its output.
+"""A `whippet serve` process as its users start and stop it: controlled by signals, observed through its output.
 
 Nothing sleeps here: a test waits for a line of the child's output, or for its end, both with one deadline.
 """
@@ -29,7 +29,7 @@ MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve
 
 
 class Gateway:
-    """A running child and everything it has said so far."""
+    """A running child and its output so far."""
 
     def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self.process = process
@@ -55,7 +55,7 @@ class Gateway:
             self._changed.notify_all()
 
     def line(self, pattern: str) -> re.Match[str]:
-        """Waits for the first line, of either stream, in which the pattern is found."""
+        """Waits for the first line, on either stream, that contains the pattern."""
         deadline = time.monotonic() + DEADLINE_S
         with self._changed:
             while True:
@@ -65,7 +65,7 @@ class Gateway:
                 alive = any(reader.is_alive() for reader in self._readers)
                 assert alive, f"ended without saying {pattern!r}:\n{self}"
                 assert self._changed.wait(min(1.0, deadline - time.monotonic())) or time.monotonic() < deadline, (
-                    f"has not said {pattern!r} in {DEADLINE_S} s:\n{self}"
+                    f"has not printed {pattern!r} within {DEADLINE_S} s:\n{self}"
                 )
 
     def address(self) -> str:
@@ -86,7 +86,7 @@ class Gateway:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Waits for the end and returns the exit code; all output is there then."""
+        """Waits for the end and returns the exit code; all output is available then."""
         try:
             code = self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:

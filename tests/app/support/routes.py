@@ -1,4 +1,4 @@
-"""Routes that a server of the tests has besides its own."""
+"""Additional routes of a server under test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whippet.transports.http.forms import request_bodies
 from whippet.transports.http import routes
 
 async def slow(call):
-    print("request in hand", flush=True)
+    print("request in progress", flush=True)
     return PlainTextResponse(await request_bodies.read(call.receive, 1000))
 
 routes.OPERATIONS += (

@@ -1,4 +1,4 @@
-"""The log in files: everything is in them, they are bounded in size and age, and a disk that fails does no harm."""
+"""The log in files: complete, bounded in size and age, and harmless if the disk fails."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class World:
         self.files = self.make()
         self.files.start(str(self.data_folder), settings)
 
-    def say(self, text: str) -> None:
-        """And on return it is written."""
+    def log(self, text: str) -> None:
+        """The line is written on return."""
         self.logger.warning("%s", text)
         self.files.handler.queue.join()
 
@@ -77,7 +77,7 @@ def test_lines_from_before_the_start_are_written_afterwards(world: World, tmp_pa
 def test_a_new_start_appends_to_the_file_in_the_configured_folder(world: World) -> None:
     for text in ("first", "second"):
         world.begin_again(Logging(path="elsewhere"))
-        world.say(text)
+        world.log(text)
     assert world.lines("elsewhere") == ["first", "second"]
     assert not world.older("elsewhere")
 
@@ -87,7 +87,7 @@ def test_a_file_that_would_exceed_its_size_is_rotated(world: World) -> None:
     texts = [f"{number:039}" for number in range(7)]
     for text in texts:
         world.clock.now += 1
-        world.say(text)
+        world.log(text)
     assert [path.stat().st_size for path in world.older()] == [80, 80, 80]
     assert world.lines() == texts
 
@@ -95,7 +95,7 @@ def test_a_file_that_would_exceed_its_size_is_rotated(world: World) -> None:
 def test_a_size_of_0_is_no_limit(world: World) -> None:
     world.begin_again(Logging(max_file_size=0, max_total_size=0))
     for _ in range(100):
-        world.say("x" * 1000)
+        world.log("x" * 1000)
     assert not world.older()
 
 
@@ -104,7 +104,7 @@ def test_the_oldest_files_are_removed_when_the_total_size_is_exceeded(world: Wor
     (tmp_path / "logs" / "mine.log").write_text("x" * 1000)
     for number in range(20):
         world.clock.now += 1
-        world.say(f"{number:039}")
+        world.log(f"{number:039}")
     sizes = [path.stat().st_size for path in (*world.older(), tmp_path / "logs" / NAME)]
     assert sum(sizes) <= 250
     assert world.lines() == [f"{number:039}" for number in range(20 - len(world.lines()), 20)]
@@ -115,7 +115,7 @@ def test_files_are_kept_for_the_retention_and_no_longer(world: World, tmp_path: 
     world.begin_again(Logging(max_file_size=100, retention=7 * DAY))
     for number in range(4):
         world.clock.now += 1
-        world.say(f"{number:060}")
+        world.log(f"{number:060}")
     for path in world.older():
         os.utime(path, (world.clock.now, world.clock.now))
     world.clock.now += 6 * DAY
@@ -140,8 +140,8 @@ def test_logging_never_waits_for_the_disk_and_dropped_lines_are_counted(
     world.files.handler.queue.join()
     world.logger.warning("after")
     world.files.stop()
-    told = "7 lines were dropped here, because the disk was too slow"
-    assert world.lines() == ["0", "1", "2", told, "after"]
+    report = "7 lines were dropped here, because the disk was too slow"
+    assert world.lines() == ["0", "1", "2", report, "after"]
 
 
 def test_a_failing_disk_is_reported_once_on_stderr_and_does_no_harm(
@@ -158,10 +158,10 @@ def test_a_failing_disk_is_reported_once_on_stderr_and_does_no_harm(
     file = world.files._file
     assert file is not None
     stream, file._stream = file._stream, Full()  # type: ignore[assignment]
-    world.say("lost")
-    world.say("lost as well")
+    world.log("lost")
+    world.log("lost as well")
     file._stream = stream
-    world.say("back")
+    world.log("back")
     assert world.lines() == ["back"]
     assert capsys.readouterr().err == f"whippet: {tmp_path}/logs/{NAME} cannot be written: No space left on device\n"
 

@@ -1,4 +1,4 @@
-"""Logging: the levels of the configuration mean what they say, and times can be compared."""
+"""Logging: the configured levels work as named, and times can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world in which access tokens are given out."""
+"""A world with access tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = HttpJwt(encoding_secret=Secret(SECRET))
 
 
 class Handed(World):
-    """A world, and the tokens that are given out in it."""
+    """A world and its access tokens."""
 
     tokens: AccessTokens
     path: Path

@@ -1,4 +1,4 @@
-"""A gateway on a store of its own, with cheap hashes and a clock that stands still until a test moves it."""
+"""A gateway on its own store, with cheap hashes and a clock that stands still unless a test advances it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ LIMITS = Limits(
     patience_s=8.0,
     forgiven_after_s=100.0,
 )
-"""So low that a test reaches each of them."""
+"""So low that a test can reach each of them."""
 
 
 class Person:
-    """A connection, and what is asked on it."""
+    """A connection, and requests on it."""
 
     def __init__(self, gateway: Gateway, address: str) -> None:
         self.gateway = gateway
@@ -82,7 +82,7 @@ class World:
     async def user(
         self, name: str = "alice", *, status: UserStatus = UserStatus.ACTIVE, permissions: Permissions | None = None
     ) -> int:
-        """Made by root; the password is the name twice."""
+        """Created by root; the password is the name twice."""
         details = await (await self.root()).ask(requests.CreateUser(name, name * 2, status, permissions))
         assert isinstance(details.info.id, int)
         return details.info.id
@@ -136,7 +136,7 @@ async def gateway_on(
     tokens_max: int = 100,
     users_max: int = 2**32 - 1,
 ) -> Gateway:
-    """With passwords that cost little, and logins that nobody waits for. Its users have to be closed."""
+    """With cheap password hashes, and without waits at logins. The caller has to close its users."""
     users = await Users.open(
         store,
         environment,
@@ -167,7 +167,7 @@ async def make_group(person: Person) -> None:
 
 
 async def refusal(asked: Awaitable[object]) -> Code | None:
-    """The number that something was refused with."""
+    """The error number of a refused call."""
     try:
         await asked
     except CommandError as error:

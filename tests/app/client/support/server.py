@@ -1,5 +1,5 @@
-"""A server in the test's own process: a store, a gateway and a listener that can be stopped, cut off and started again
-on the same port and folder."""
+"""A server in the test's own process: a store, a gateway and a listener, which can be stopped, cut off and restarted on
+the same port and folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SOON = Reconnect(interval_s=0.001)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Lets the event loop go on until something is so that nothing tells of."""
+    """Runs the event loop until a condition holds of which no event informs."""
     while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 class Server:
     wire = "classic"
-    """What its clients speak."""
+    """The protocol of its clients."""
 
     def __init__(self, path: object, files: Files | None, tls: ssl.SSLContext | None, options: dict[str, Any]) -> None:
         self._files = files
@@ -49,7 +49,7 @@ class Server:
         await self.store.close()
 
     def cut(self) -> None:
-        """All connections are gone, as if their cables were."""
+        """Aborts all connections, as if their cables were cut."""
         for connection in list(self.listener._connections):
             connection.abort()
 

@@ -1,4 +1,4 @@
-"""Stream s with topic t and its group g, and connections that read it: everything through the table of commands."""
+"""Stream s with topic t and its group g, and connections that read it, all through the table of commands."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Reading:
             await self.send(number, *(f"{number}/{offset}" for offset in range(messages_count)))
 
     async def owned(self) -> list[list[int]]:
-        """The partitions of every member, as the protocol tells them."""
+        """The partitions of every member, as the protocol describes them."""
         details = await self.root.ask(requests.GetConsumerGroup("s", "t", "g"))
         assert details.info.members_count == len(details.members)
         return [list(member.partitions) for member in details.members]
@@ -107,7 +107,7 @@ def payloads(polled: responses.Polled) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def reading(path: object, partitions: int = 3) -> AsyncIterator[Reading]:
-    """On a folder that has them already, what is there is taken up."""
+    """Reuses what exists in the folder."""
     async with world(path) as made:
         root = Reader(await made.root())
         if made.gateway.streams.find("s") is None:

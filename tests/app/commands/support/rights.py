@@ -1,5 +1,5 @@
-"""The single permissions that give each right, written down from the protocol's page (section 2.4), and the permissions
-of users that the tests try against them."""
+"""The permissions that grant each right, written down from the protocol's page (section 2.4), and the permissions of
+users that the tests try."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flags(kind: type[Any]) -> list[str]:
 
 
 def grants() -> Iterator[tuple[str, Permissions | None]]:
-    """Every way to have next to nothing, and to have everything. A name of "" is one that grants nothing here."""
+    """Every way to have a single permission, and to have all. The name "" grants nothing here."""
     yield "", None
     yield "", Permissions()
     for flag in flags(GlobalPermissions):
