@@ -1,1 +1,1 @@
-"""Bytes on a socket <-> commands. Knows no file."""
+"""Turns bytes on sockets into commands and back. Nothing here accesses files."""

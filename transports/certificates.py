@@ -1,7 +1,7 @@
-"""Certificates of listeners: those of the configured files, or one that is made, once, and kept in the data folder.
+"""Certificates of the listeners: from the configured files, or a self-signed one that is kept in the data folder.
 
-A made certificate has an ECDSA P-256 key, is no authority, and names localhost and the loopback addresses: what
-official clients accept. It is the same for all listeners and after a restart, so that clients may pin it.
+A self-signed certificate has an ECDSA P-256 key, is not an authority, and names localhost and the loopback addresses,
+as official clients require. All listeners use the same one, also after a restart, so that clients may pin it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _log = logging.getLogger(__name__)
 
 VALID_DAYS = 365
 RENEWED_DAYS = 30
-"""A made certificate that has no more left is replaced at the next start."""
+"""A self-signed certificate that expires sooner than this is replaced at the next start."""
 FOLDER = "certificates"
 KEPT = "self-signed.pem"
-"""The key, then the certificate."""
+"""Holds the key, then the certificate."""
 FILE_BYTES_MAX = 1 << 20
 
 
 class Pair(NamedTuple):
-    """A certificate, with those that vouch for it after it, and its key, in PEM."""
+    """A certificate, the certificates that vouch for it, and its key, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -50,14 +50,14 @@ class Pair(NamedTuple):
 
 
 class Renewals:
-    """What is read again when somebody says that there are new certificates. Who is connected keeps the old one."""
+    """Certificates that are read again on a signal. Open connections keep the old one."""
 
     def __init__(self, ends: CertificateExpiry) -> None:
         self._ends = ends
         self._again: list[tuple[str, Callable[[], bytes]]] = []
 
     def add(self, section: str, again: Callable[[], bytes]) -> None:
-        """`again` reads a certificate and is called now, too; its answer is what it has read, in PEM."""
+        """`again` reads a certificate and returns it in PEM. It is called once now."""
         self._note(section, again())
         self._again.append((section, again))
 
@@ -71,23 +71,23 @@ class Renewals:
         try:
             chain = x509.load_pem_x509_certificates(certificate)
         except ValueError as error:
-            _log.warning("%s: when the certificate expires is not known: %s", section, error)
+            _log.warning("%s: cannot determine when the certificate expires: %s", section, error)
         else:
             self._ends.record(section, min(each.not_valid_after_utc.timestamp() for each in chain))
 
     def renew(self) -> None:
-        """Blocks for as long as files take to read."""
+        """Blocks while files are read."""
         for section, again in self._again:
             try:
                 self._note(section, again())
             except ConfigError as error:
-                _log.error("%s; the certificate before stays in use", error)
+                _log.error("%s; the previous certificate stays in use", error)
             else:
-                _log.info("%s: the certificate was read again, and is that of new connections", section)
+                _log.info("%s: read the certificate again; new connections use it", section)
 
 
 def context(tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
-    """None when TLS is off."""
+    """Returns None if TLS is off."""
     if not tls.enabled:
         return None
     made = empty_context()
@@ -102,10 +102,10 @@ def empty_context() -> ssl.SSLContext:
 
 
 def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> bytes:
-    """For those who shake hands from now on; says which certificate, in PEM. Files that are named and there are used;
-    without them a certificate is made, if allowed.
+    """Loads the certificate for new handshakes and returns it in PEM. Configured files are used if they exist;
+    otherwise a self-signed certificate is created, if that is allowed.
 
-    It never is for HTTP: browsers and curl would not take it.
+    It is never allowed for HTTP: browsers and curl would reject it.
     """
     if os.path.exists(tls.cert_file) and os.path.exists(tls.key_file):
         try:
@@ -117,9 +117,9 @@ def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: st
     if isinstance(tls, HttpTls) or not tls.self_signed:
         missing = tls.key_file if os.path.exists(tls.cert_file) else tls.cert_file
         otherwise = "" if isinstance(tls, HttpTls) else f", or set {section}.self_signed = true"
-        raise ConfigError(f"{section}: {missing} is missing; put it there{otherwise}")
+        raise ConfigError(f"{section}: {missing} is missing; create it{otherwise}")
     pair = self_signed() if data_folder is None else kept(data_folder)
-    # The ssl module reads files only; this one has no name and never leaves memory.
+    # The ssl module only reads files; this one has no name and stays in memory.
     with open(os.memfd_create("certificate"), "w+b") as file:
         file.write(pair.key + pair.certificate)
         file.flush()
@@ -139,7 +139,7 @@ def for_quic(wanted: QuicCertificate, data_folder: str) -> Pair:
     except OSError as error:
         raise ConfigError(
             f"{section}: {error.filename} cannot be read: {error.strerror}; "
-            f"put it there, or set {section}.self_signed = true"
+            f"create it, or set {section}.self_signed = true"
         ) from error
     problem = _problem(pair)
     if problem:
@@ -147,7 +147,7 @@ def for_quic(wanted: QuicCertificate, data_folder: str) -> Pair:
     key = serialization.load_pem_private_key(pair.key, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         _log.warning(
-            "%s.key_file is no ECDSA P-256 key: official clients that do not validate certificates take no other",
+            "%s.key_file is not an ECDSA P-256 key: official clients that do not validate certificates accept no other",
             section,
         )
     return pair
@@ -161,12 +161,13 @@ def _problem(pair: Pair) -> str:
         return str(error) or "it is not in PEM"
     spki = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if certificate.public_key().public_bytes(*spki) != key.public_key().public_bytes(*spki):
-        return "the key is another one's"
+        return "the key does not belong to the certificate"
     return ""
 
 
 def kept(data_folder: str) -> Pair:
-    """The certificate that was made for this data folder; it is made now if there is none, or none for long."""
+    """Returns the self-signed certificate of this data folder. It is created if there is none, or if it expires
+    soon."""
     folder = os.path.join(data_folder, FOLDER)
     path = os.path.join(folder, KEPT)
     try:
@@ -177,10 +178,12 @@ def kept(data_folder: str) -> Pair:
         pair = self_signed()
         secret_files.write(path, pair.key + pair.certificate)
     except OSError as error:
-        raise ConfigError(f"{path}, the certificate made here, cannot be kept: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{path}, the self-signed certificate, cannot be stored: {error.strerror or error}"
+        ) from error
     if octets is not None:
         _log.warning(
-            "%s was replaced: it was broken, or at its end; clients that have pinned it have to do so anew", path
+            "replaced %s, which was damaged or expires soon; clients that have pinned it must pin the new one", path
         )
     return pair
 

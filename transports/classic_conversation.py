@@ -1,4 +1,4 @@
-"""The classic binary protocol, of the clients 0.6 to 0.8: see transports/conversation.py."""
+"""The classic binary protocol, of clients 0.6 to 0.8; see transports/conversation.py."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 UNAUTHENTICATED_FRAME_BYTES = 64 << 10
-"""A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
+"""A larger request is skipped and refused before a login: no login needs more."""
 SMALL_BYTES = 16 << 10
-"""A send up to this size is decoded at once, whoever sends it."""
-FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
-"""After these the connection ends: the client has to begin anew."""
+"""A send up to this size is decoded without checking the sender first."""
+CLOSING_CODES = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
+"""The connection ends after these errors: the client has to connect again."""
 
-ANSWERED_WITH_NOTHING = frozenset({(frames.GET_CONSUMER_OFFSET, Code.PARTITION_NOT_FOUND)})
-"""Refusals that servers before 0.9 do not know: their clients expect an empty response."""
+ANSWERED_EMPTY = frozenset({(frames.GET_CONSUMER_OFFSET, Code.PARTITION_NOT_FOUND)})
+"""Errors that servers before 0.9 do not know: their clients expect an empty response."""
 
 
 class ClassicConversation:
@@ -85,13 +85,13 @@ class ClassicConversation:
                 return frames.success(await asyncio.to_thread(responses.encode, code, answer, self.dialect))
             return frames.success(responses.encode(code, answer, self.dialect))
         except CommandError as refused:
-            if (code, refused.code) in ANSWERED_WITH_NOTHING:
+            if (code, refused.code) in ANSWERED_EMPTY:
                 return frames.success(responses.encode(code, None, self.dialect))
-            self.is_over = refused.code in FAREWELLS
+            self.is_over = refused.code in CLOSING_CODES
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
             return [frames.failure(on_the_wire(refused.code))]
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
-            _log.exception("%s: command %d ended in a defect", self.session.address, code)
+            _log.exception("%s: command %d failed with an unexpected error", self.session.address, code)
             return [frames.failure(Code.ERROR)]
 
     def _decode(self, code: int, payload: memoryview) -> Request:
@@ -99,25 +99,25 @@ class ClassicConversation:
             return requests.decode(code, payload, self.dialect, os.urandom, self._limits)
         except CommandError:
             if code == frames.SEND_MESSAGES:
-                # Decoding a small one takes less time than this check, which the command makes anyway. But what is
-                # wrong with it is nothing to those who may not send it.
+                # Decoding a small send takes less time than this check, which the command repeats anyway. But a sender
+                # without the right must not learn what is wrong with the messages.
                 self._admit_send(payload)
             raise
 
     def _admit_send(self, payload: memoryview) -> int:
-        """Refuses senders and destinations that are not admitted; returns how many messages are said to follow."""
+        """Refuses a sender who may not send there; returns how many messages the request announces."""
         stream, topic, _, count, _ = destination.read(payload)
         admit(self._gateway, self.session, SendMessages, Destination(stream, topic))
         return count
 
     async def _decode_send(self, payload: memoryview) -> Request:
-        """Who sends, and where to, is looked at before the messages are: a stranger must not cost much."""
+        """Checks the sender and the destination before the messages, so that an unauthenticated client costs little."""
         count = self._admit_send(payload)
         decode = sends.decode
         return await offload.call(len(payload), count, decode, payload, self.dialect, os.urandom, self._limits)
 
     def half_close(self) -> None:
-        """Requests in progress are answered as ever."""
+        """Requests in progress are answered as usual."""
 
     def close(self) -> None:
         self.dialect.close()

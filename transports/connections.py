@@ -16,7 +16,7 @@ from whippet.transports.admission.stall_detector import STALLED_SECONDS
 
 _log = logging.getLogger(__name__)
 
-MAPPED = "::ffff:"
+IPV4_MAPPED_PREFIX = "::ffff:"
 """The prefix of IPv4 addresses on a socket that accepts both families."""
 SCRATCH_BYTES = 256 << 10
 SWEEP_SECONDS = 1.0

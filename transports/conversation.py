@@ -1,8 +1,8 @@
-"""One client's side of a binary protocol, on whatever transport carries it: a frame in, a response out.
+"""The server's side of a binary protocol on one connection: a frame in, a response out.
 
-TCP, QUIC and WebSocket each have one for a connection, and get it from `begin` when they have seen its first bytes. A
-conversation decides nothing: it has a frame decoded by transports/wire, the request carried out by the command layer,
-and the answer encoded again.
+TCP, QUIC and WebSocket have one for each connection, created by `create_conversation` from its first bytes. A
+conversation decides nothing: transports/wire decodes the frame, the command layer executes the request, and
+transports/wire encodes the response.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from whippet.transports.reservations import Responder
 from whippet.transports.wire.classic import polls
 
 RESPONSE_HEADER_BYTES_MAX = 512
-"""More than any protocol has around the batches of an answer."""
+"""No protocol adds more than this to the batches of a response."""
 PREAMBLE_BYTES = 4
-"""So many bytes tell the protocols apart."""
+"""This many bytes are enough to tell the protocols apart."""
 MODERN_PREAMBLE = b"\0\0\0\0"
-"""How a connection of a 0.9 client begins: with a checksum that it leaves 0, as the length that a classic frame begins
-with never is."""
+"""The first bytes of a 0.9 client: a checksum that it leaves 0. A classic frame begins with its length, which is never
+0."""
 
 
 class Conversation(Protocol):
     session: Session
     is_over: bool
-    """The last answer was the last one: the connection ends."""
+    """The last response was the final one: the connection ends."""
     poll_bytes_max: int
-    """How many bytes of batches the response to a poll may have."""
+    """The most bytes of batches that the response to a poll may have."""
 
     def measure(self, data: memoryview) -> int:
-        """How many bytes the frame has that begins here; 0: that cannot be told from so few. CommandError: nobody can
-        tell, and where the next one begins neither."""
+        """Returns the length of the frame that begins here; 0 if there are too few bytes to tell. Raises CommandError
+        if this is no frame, so that the next one cannot be found either."""
 
     def refusal(self, data: memoryview, length: int) -> Code | None:
-        """Why a frame is to be read past instead of received, if it is."""
+        """Returns the error for a frame that has to be skipped, or None."""
 
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
-        """The response to a frame that is not received, of which this is the beginning."""
+        """Returns the response to a frame that is skipped; `data` is its beginning."""
 
     successor: Conversation | None
-    """Who goes on with the connection after a login, if it is not this one."""
+    """The conversation that takes over after a login, if another one does."""
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
-        """The response to a whole frame, its header first; an error is a response too. Nothing: there is none, or it
-        comes later."""
+        """Returns the response to a whole frame, header first; an error is a response too. An empty list: there is
+        none, or it follows later."""
 
     def half_close(self) -> None:
         """The client sends nothing more, but may still receive."""
 
     def close(self) -> None:
-        """The connection is gone: its memberships go with it."""
+        """The connection is gone, and so are its group memberships."""
 
 
 def create_conversation(
@@ -65,8 +65,8 @@ def create_conversation(
     header_size: int | None = None,
     response_bytes_max: int | None = None,
 ) -> Conversation:
-    """`header_size` forces the size of the message headers that a classic client gets; `answer_bytes_max` is what the
-    transport carries of a poll, of which one message may be more."""
+    """`header_size` forces the size of the message headers that a classic client gets. `response_bytes_max` is the most
+    that the transport accepts as the response to a poll; a single message may exceed it."""
     is_modern = preamble == MODERN_PREAMBLE
     conversation: Conversation
     conversation = (

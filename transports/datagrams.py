@@ -1,7 +1,8 @@
-"""A UDP socket that takes and gives datagrams many at a time, and never keeps the loop for long.
+"""A UDP socket that receives and sends many datagrams at a time, and never blocks the event loop for long.
 
-Linux hands over a run of datagrams of one sender in one call (UDP_GRO), and takes one apart again (UDP_SEGMENT). Where
-the kernel does neither, every datagram is a call. Knows nothing of what the datagrams are.
+Linux returns a run of datagrams of one sender in one call (UDP_GRO), and splits one buffer into datagrams
+(UDP_SEGMENT). Where the kernel does neither, every datagram takes a call. This module knows nothing about their
+content.
 """
 
 from __future__ import annotations
@@ -26,38 +27,40 @@ _log = logging.getLogger(__name__)
 
 PeerAddress = tuple[Any, ...]
 
-TURN_SECONDS = 0.002
-"""So long the loop is kept by what has arrived; the rest waits until everybody else had a turn."""
+READ_SECONDS_MAX = 0.002
+"""Reading stops after this time; the rest waits until other callbacks have run."""
 RUN_BYTES_MAX = 65_507
-"""The most that UDP over IPv4 carries, and what one call gives at most."""
+"""The largest UDP payload over IPv4, and the most that one call takes."""
 SEGMENTS_MAX = 64
-FULL_BYTES = 1_000
-WAITING_BYTES_MAX = 1 << 20
-"""Datagrams that the kernel has no room for. What is beyond is lost, as it may be on any way."""
+FULL_DATAGRAM_BYTES = 1_000
+UNSENT_BYTES_MAX = 1 << 20
+"""Datagrams that wait for the kernel. Above this they are dropped, as the network may do at any time."""
 BUFFER_BYTES = 4 << 20
-"""Asked of the kernel in both directions, which may give less: a burst that arrives while the loop is busy is kept."""
+"""Requested of the kernel in both directions, which may grant less: a burst that arrives while the event loop is busy
+is kept."""
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PROBE = 10, 23, 3
-"""Datagrams are never cut into fragments, and how large they may be is found out by whoever sends them."""
+"""Datagrams are never fragmented; their sender finds out how large they may be."""
 _SEGMENT = struct.Struct("=H")
 _GRO = struct.Struct("=i")
 
 
 class Datagrams:
-    """One socket on a running loop. `receive` is told every datagram, `settle` that a turn is over."""
+    """One socket on a running event loop. It passes each datagram to `receive`, and calls `on_batch_end` after those
+    that were read together."""
 
     def __init__(
-        self, link: socket.socket, receive: Callable[[bytes, PeerAddress], None], settle: Callable[[], None]
+        self, link: socket.socket, receive: Callable[[bytes, PeerAddress], None], on_batch_end: Callable[[], None]
     ) -> None:
         self._link = link
         self._receive = receive
-        self._settle = settle
+        self._on_batch_end = on_batch_end
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(RUN_BYTES_MAX + 1))
-        self._waiting: deque[tuple[list[bytes], PeerAddress]] = deque()
-        self._waiting_bytes = 0
-        self._all_given: asyncio.Future[None] | None = None
+        self._unsent: deque[tuple[list[bytes], PeerAddress]] = deque()
+        self._unsent_bytes = 0
+        self._flushed: asyncio.Future[None] | None = None
         self._can_segment = True
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
@@ -71,7 +74,7 @@ class Datagrams:
         self._loop.add_reader(link, self._readable)
 
     def _readable(self) -> None:
-        until = time.monotonic() + TURN_SECONDS
+        until = time.monotonic() + READ_SECONDS_MAX
         scratch, receive, link = self._scratch, self._receive, self._link
         try:
             while True:
@@ -83,31 +86,32 @@ class Datagrams:
                         receive(run[start : start + step], peer)
                 else:
                     receive(run, peer)
-                    if size < FULL_BYTES:
-                        # Who has more to say fills his datagrams. To ask costs as much as to be told.
+                    if size < FULL_DATAGRAM_BYTES:
+                        # A client with more to send fills its datagrams. Asking the kernel costs as much as waiting for
+                        # its next notification.
                         break
                 if time.monotonic() > until:
                     break
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            # A peer that is gone reports itself here on some systems; the socket is as good as before.
-            _log.debug("nothing could be received: %s", error)
-        self._settle()
+            # On some systems this reports a peer that is gone; the socket still works.
+            _log.debug("cannot receive datagrams: %s", error)
+        self._on_batch_end()
 
     # ------------------------------------------------------------------------------------------------------- sending
 
     def send(self, datagrams: Sequence[bytes], peer: PeerAddress) -> None:
-        """In this order. What nobody takes is lost."""
+        """Sends in this order; what the kernel has no room for waits or is dropped."""
         position, count = 0, len(datagrams)
         while position < count:
-            run = self._run(datagrams, position)
+            run = self._next_run(datagrams, position)
             position += len(run)
-            if self._waiting or not self._give(run, peer):
-                self._keep(run, peer)
+            if self._unsent or not self._send_run(run, peer):
+                self._queue_run(run, peer)
 
-    def _run(self, datagrams: Sequence[bytes], position: int) -> list[bytes]:
-        """As many as one call takes: all of one size, the last perhaps smaller."""
+    def _next_run(self, datagrams: Sequence[bytes], position: int) -> list[bytes]:
+        """Returns the datagrams that one call can send: all of one size, except that the last may be smaller."""
         first = datagrams[position]
         run, size = [first], len(first)
         total = size
@@ -122,8 +126,8 @@ class Datagrams:
                 break
         return run
 
-    def _give(self, run: list[bytes], peer: PeerAddress) -> bool:
-        """False: the kernel has no room."""
+    def _send_run(self, run: list[bytes], peer: PeerAddress) -> bool:
+        """Returns False if the kernel has no room."""
         try:
             if len(run) == 1:
                 self._link.sendto(run[0], peer)
@@ -134,51 +138,51 @@ class Datagrams:
             return False
         except OSError as error:
             if len(run) > 1 and error.errno in {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP, errno.EMSGSIZE}:
-                # A network card that cannot do it says so only now.
+                # A network card that does not support segmentation reports that only here.
                 self._can_segment = error.errno == errno.EMSGSIZE
                 for datagram in run:
-                    if not self._give([datagram], peer):
+                    if not self._send_run([datagram], peer):
                         return True
             else:
-                _log.debug("%d bytes could not be sent to %s: %s", sum(map(len, run)), peer, error)
+                _log.debug("cannot send %d bytes to %s: %s", sum(map(len, run)), peer, error)
         return True
 
-    def _keep(self, run: list[bytes], peer: PeerAddress) -> None:
+    def _queue_run(self, run: list[bytes], peer: PeerAddress) -> None:
         size = sum(map(len, run))
-        if self._waiting_bytes + size > WAITING_BYTES_MAX:
+        if self._unsent_bytes + size > UNSENT_BYTES_MAX:
             return
-        if not self._waiting:
+        if not self._unsent:
             self._loop.add_writer(self._link, self._writable)
-        self._waiting.append((run, peer))
-        self._waiting_bytes += size
+        self._unsent.append((run, peer))
+        self._unsent_bytes += size
 
     def _writable(self) -> None:
-        while self._waiting:
-            run, peer = self._waiting[0]
-            if not self._give(run, peer):
+        while self._unsent:
+            run, peer = self._unsent[0]
+            if not self._send_run(run, peer):
                 return
-            self._waiting.popleft()
-            self._waiting_bytes -= sum(map(len, run))
+            self._unsent.popleft()
+            self._unsent_bytes -= sum(map(len, run))
         self._loop.remove_writer(self._link)
-        if self._all_given is not None and not self._all_given.done():
-            self._all_given.set_result(None)
+        if self._flushed is not None and not self._flushed.done():
+            self._flushed.set_result(None)
 
     async def flush(self, seconds_max: float) -> None:
-        """Returns when the kernel has all that was sent, or after so long."""
-        if self._waiting:
-            self._all_given = self._loop.create_future()
-            await asyncio.wait([self._all_given], timeout=seconds_max)
+        """Waits until the kernel has everything, or until the time is up."""
+        if self._unsent:
+            self._flushed = self._loop.create_future()
+            await asyncio.wait([self._flushed], timeout=seconds_max)
 
     def close(self) -> None:
         self._loop.remove_reader(self._link)
-        if self._waiting:
+        if self._unsent:
             self._loop.remove_writer(self._link)
-            self._waiting.clear()
+            self._unsent.clear()
         self._link.close()
 
 
 async def bind(address: Address, setting: str, wanted: QuicSocket) -> socket.socket:
-    """A UDP socket. A name that stands for several addresses is listened on at one only, IPv4 first."""
+    """Opens a UDP socket. If a name has several addresses, only one is used, IPv4 first."""
     try:
         family, target = await listening.resolve(address, socket.SOCK_DGRAM)
         return _open(family, target, wanted)

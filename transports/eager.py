@@ -1,5 +1,6 @@
-"""A coroutine that is carried out without being a task: at once as far as it can be, and on when what it waits for is
-there. A task costs a small request a good part of what it takes to answer it, and most requests wait for nothing.
+"""Runs a coroutine without creating a task: at once until it first waits, then whenever what it waits for is done.
+
+A task is a large part of the cost of a small request, and most requests never wait.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+Subject = TypeVar("Subject")
 
 
-def start(coroutine: Coroutine[Any, Any, None], on_done: Callable[[T], None], subject: T) -> bool:
-    """True: it is done already; a failure so far is raised. Else `at_the_end` is called with the subject when it is,
-    also if it has failed, which the loop is told. It must not ask for the task that it is, as `asyncio.timeout` does;
-    nobody can cancel it."""
+def start(coroutine: Coroutine[Any, Any, None], on_done: Callable[[Subject], None], subject: Subject) -> bool:
+    """Runs the coroutine until it first waits. Returns True if it is done by then; an exception is raised. Otherwise
+    calls `on_done(subject)` when it is done, also if it fails; the exception then goes to the event loop. The coroutine
+    must not use the current task, as `asyncio.timeout` does, and cannot be cancelled."""
     try:
         future = coroutine.send(None)
     except StopIteration:
@@ -33,15 +34,15 @@ class _SuspendedCoroutine:
 
     def wait(self, future: asyncio.Future[Any] | None) -> None:
         if future is None:
-            # It only lets others go first.
+            # It only yields to other callbacks.
             asyncio.get_running_loop().call_soon(self._resume, None)
         else:
-            # By which a future knows that it was awaited and not just handed over.
+            # Marks the future as awaited.
             future._asyncio_future_blocking = False
             future.add_done_callback(self._resume)
 
     def _resume(self, _: object) -> None:
-        """What a future has come to, the coroutine asks it itself."""
+        """The coroutine itself fetches the result of the future."""
         try:
             future = self._coroutine.send(None)
         except StopIteration:

@@ -156,7 +156,7 @@ class Http3:
         for exchange in list(self._exchanges.values()):
             exchange.check(now)
         if self._has_stalled(now):
-            return "it does not take what it was sent"
+            return "it does not read what it was sent"
         if not self._exchanges and now > self._idle_since + limits.idle_time:
             self.connection.drain()
         return None

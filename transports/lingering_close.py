@@ -1,7 +1,7 @@
-"""The end of a connection that is ours to end: what was written arrives, also while the client is still talking.
+"""Closes a connection so that the client receives everything that was written, even while it is still sending.
 
-The kernel resets a connection that is closed before everything that has arrived was read, and then forgets what it has
-not sent yet. So a side says that it has said everything, and reads on until the other side has closed as well.
+If a connection is closed before everything that has arrived is read, the kernel resets it and drops what it has not
+sent yet. So the server closes its sending side first, and reads on until the client has closed as well.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ LINGER_SECONDS = 2.0
 
 
 def close(transport: asyncio.Transport, now: float, *, is_over: bool) -> float:
-    """`is_over`: the client has nothing more to say. Returns until when it may take to hear what was written; 0: it is
-    not waited for. What arrives meanwhile is to be thrown away."""
-    # TLS reads on by itself until the other side has closed.
+    """Closes the connection; `is_over`: the client sends nothing more. Returns the deadline for the client to close its
+    side, or 0 if nothing is waited for. What arrives until then has to be discarded."""
+    # TLS itself reads on until the client has closed.
     if is_over or not transport.can_write_eof():
         transport.close()
         return 0.0
@@ -23,6 +23,6 @@ def close(transport: asyncio.Transport, now: float, *, is_over: bool) -> float:
     return now + LINGER_SECONDS
 
 
-def until(transport: asyncio.Transport, given: float, now: float) -> float:
-    """The time to hear what was written begins when the kernel has all of it."""
-    return now + LINGER_SECONDS if transport.get_write_buffer_size() else given
+def extend(transport: asyncio.Transport, deadline: float, now: float) -> float:
+    """Returns the new deadline: the time starts when the kernel has everything that was written."""
+    return now + LINGER_SECONDS if transport.get_write_buffer_size() else deadline

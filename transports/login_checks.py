@@ -1,7 +1,7 @@
-"""Logging in over the protocols since 0.9: which version a client may speak, and how a refused login is told.
+"""Checks logins of the protocols since 0.9: which versions are supported, and how a refused login is reported.
 
-A login that is refused ends with an eviction, a frame without a body that says why. That of a version that is not
-spoken names those that are, and the client shows them to its user.
+A refused login is answered with an eviction, a frame without a body that carries a reason. An unsupported version is
+answered with the versions that are supported, which clients show to their users.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from whippet.transports.wire.modern.frames import Reason
 
 _log = logging.getLogger(__name__)
 
-NAMED_MAX = 1_000
-"""Refused clients that are remembered, so that each is logged once."""
+LOGGED_MAX = 1_000
+"""How many refused clients are remembered, so that each is logged once."""
 
 LOGIN_REFUSED = {
     Code.INVALID_CREDENTIALS: Reason.INVALID_CREDENTIALS,
@@ -39,26 +39,26 @@ class Evicted(Exception):
 
 
 def refused_login(refused: CommandError) -> Exception:
-    """What is to be raised for a login that the command layer refuses."""
+    """Returns the exception to raise for a login that the command layer has refused."""
     code = on_the_wire(refused.code)
     return Evicted(LOGIN_REFUSED[code]) if code in LOGIN_REFUSED else refused
 
 
-def version_of(body: memoryview) -> int | None:
-    """The version that a client says when it logs in, whatever else it says in a later one; None if it says none."""
+def protocol_version(body: memoryview) -> int | None:
+    """Returns the protocol version of a login in any format; None if it has none."""
     try:
         return registration.protocol_of(body)
     except CommandError:
         return None
 
 
-def is_spoken(gateway: Gateway, version: int) -> bool:
+def is_supported(gateway: Gateway, version: int) -> bool:
     protocol = gateway.config.system.protocol
     return protocol.oldest <= version <= protocol.newest
 
 
-def announced(gateway: Gateway, version: int) -> int:
-    """What a client of this version is told: the oldest one of its generation that is let in."""
+def oldest_of_generation(gateway: Gateway, version: int) -> int:
+    """Returns the version that is announced to this client: the oldest supported version of its generation."""
     return max(gateway.config.system.protocol.oldest, generations.of(version).oldest)
 
 
@@ -67,10 +67,10 @@ def refuse_version(gateway: Gateway, session: Session, client: bytes, version: i
     named, whose = gateway.refused_protocols, (session.address.rpartition(":")[0], version)
     if whose not in named:
         named[whose] = None
-        if len(named) > NAMED_MAX:
+        if len(named) > LOGGED_MAX:
             del named[next(iter(named))]
         _log.info(
-            "%s: a client that speaks version %s of the protocol was refused; spoken here is %s to %s "
+            "%s: refused a client with version %s of the protocol; supported versions are %s to %s "
             "(system.protocol.oldest, system.protocol.newest)",
             session.address,
             generations.text(version),

@@ -1,5 +1,6 @@
-"""The 0.9 binary protocol: see transports/conversation.py. What a client has registered as is known here, and what is
-repeated is answered again."""
+"""The 0.9 binary protocol; see transports/conversation.py. It keeps the client's registration, and repeats the response
+to a request that is repeated.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
-from whippet.transports.send_checks import checked
+from whippet.transports.send_checks import check_send
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames, registration, requests, responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
@@ -47,17 +48,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 10 * 1024 * 1024
-"""Of every request but a send, whose limit is the operator's."""
-KEPT_BYTES_MAX = 4096
-"""Of an answer that is remembered. Longer ones are rare: they tell of a topic with a hundred partitions, or of a user
-with permissions for as many streams."""
+"""The limit for every request but sends, whose limit is configured."""
+REMEMBERED_BYTES_MAX = 4096
+"""Longer responses are not remembered. They are rare: a topic with a hundred partitions, or a user with permissions for
+as many streams."""
 DIGESTED_BYTES = 2048
-"""The beginning of a send has the destination and the header of the batch, with the checksum of all that is in it."""
+"""The beginning of a send holds the destination and the header of the batch, with the checksum of everything in it."""
 
 NO_READS = LOGINS | {BIND_SESSION}
 
-SAID_ANEW = {Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED}
-"""Refusals that have another number since 0.9."""
+RENUMBERED = {Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED}
+"""Errors that have another number since 0.9."""
 NOT_DONE = frozenset(
     {
         Code.ERROR,
@@ -70,7 +71,7 @@ NOT_DONE = frozenset(
         Code.IO_ERROR,
     }
 )
-"""Whoever repeats what ended so wants it to be tried again."""
+"""A client that repeats a request after one of these errors wants it to be tried again."""
 
 
 class ModernConversation:
@@ -80,7 +81,7 @@ class ModernConversation:
         self.successor: Conversation | None = None
         self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._closed = False
-        """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
+        """Requests may still be in progress, or may just have arrived; nobody receives their responses."""
         self._gateway = gateway
         self._replay_cache: ReplayCache | None = None
         self._limits = Limits.of(gateway.store.options)
@@ -104,74 +105,74 @@ class ModernConversation:
         return frames.reply(frames.request_of(data), 0, status=code)
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
-        asked = frames.request_of(frame)
+        header = frames.request_of(frame)
         self.session.last_heartbeat = self._gateway.clock()
         try:
-            return await self._respond(asked, frame, to)
+            return await self._respond(header, frame, to)
         except Evicted as evicted:
-            return frames.eviction(asked.client, evicted.reason)
+            return frames.eviction(header.client, evicted.reason)
         except CommandError as refused:
-            return self._refusal(asked, refused)
+            return self._refusal(header, refused)
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
-            _log.exception("%s: operation %d ended in a defect", self.session.address, asked.operation)
-            return _failure(asked)
+            _log.exception("%s: operation %d failed with an unexpected error", self.session.address, header.operation)
+            return _failure(header)
 
-    def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
-        _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
+    def _refusal(self, header: frames.Request, refused: CommandError) -> list[Readable]:
+        _log.debug("%s: operation %d, code %d: %s", self.session.address, header.operation, header.code, refused)
         if refused.code is Code.STALE_CLIENT:
             self.is_over = True
-            return frames.eviction(asked.client, Reason.STALE_CLIENT)
-        code = on_the_wire(SAID_ANEW.get(refused.code, refused.code))
-        if asked.operation in PLAIN or asked.operation not in CODES:
-            return frames.reply(asked, 0, status=code)
-        return frames.reply(asked, self._gateway.operations, frames.refusal(code))
+            return frames.eviction(header.client, Reason.STALE_CLIENT)
+        code = on_the_wire(RENUMBERED.get(refused.code, refused.code))
+        if header.operation in PLAIN or header.operation not in CODES:
+            return frames.reply(header, 0, status=code)
+        return frames.reply(header, self._gateway.operations, frames.refusal(code))
 
-    async def _respond(self, asked: frames.Request, frame: memoryview, to: Responder) -> list[Readable]:
+    async def _respond(self, header: frames.Request, frame: memoryview, to: Responder) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
-        if asked.client == frames.NOBODY:
+        if header.client == frames.NOBODY:
             self.is_over = True
-            raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
-        operation, body = asked.operation, frame[HEADER_BYTES:]
-        if operation == REGISTER and (version := login_checks.version_of(body)) is not None:
-            if not login_checks.is_spoken(self._gateway, version):
-                return login_checks.refuse_version(self._gateway, self.session, asked.client, version)
+            raise CommandError(Code.INVALID_COMMAND, "the client id is missing")
+        operation, body = header.operation, frame[HEADER_BYTES:]
+        if operation == REGISTER and (version := login_checks.protocol_version(body)) is not None:
+            if not login_checks.is_supported(self._gateway, version):
+                return login_checks.refuse_version(self._gateway, self.session, header.client, version)
             if generations.of(version).has_bound_sessions:
-                return await self._hand_over(frame, to)
-        if asked.checksum != frames.NOBODY and int.from_bytes(asked.checksum, "little") != _digest(body):
+                return await self._try_successor(frame, to)
+        if header.checksum != frames.NOBODY and int.from_bytes(header.checksum, "little") != _digest(body):
             raise CommandError(Code.INVALID_FORMAT, "the checksum of the body does not match")
         if operation == REGISTER:
-            return await self._register(asked, body)
+            return await self._register(header, body)
         registered = self.session.registration
         if operation == READ:
-            if asked.code in NO_READS:
-                if asked.code == BIND_SESSION:
-                    return await self._hand_over(frame, to)
+            if header.code in NO_READS:
+                if header.code == BIND_SESSION:
+                    return await self._try_successor(frame, to)
                 raise Evicted(Reason.MALFORMED_LOGIN)
-            if asked.code in OF_CODE:
-                raise CommandError(Code.INVALID_COMMAND, f"command {asked.code} has an operation of its own")
-            if asked.session and registered is not None:
-                _check(asked, registered)
-                if asked.session < registered.number:
+            if header.code in OF_CODE:
+                raise CommandError(Code.INVALID_COMMAND, f"command {header.code} has an operation of its own")
+            if header.session and registered is not None:
+                _check(header, registered)
+                if header.session < registered.number:
                     raise Evicted(Reason.SESSION_TOO_LOW)
-            return await self._carry_out(asked, asked.code, body, 0 if registered is None else registered.number, to)
+            return await self._execute(header, header.code, body, 0 if registered is None else registered.number, to)
         code = CODES.get(operation)
         if code is None:
             raise CommandError(Code.INVALID_COMMAND, f"there is no operation {operation}")
         if registered is None:
             if operation == LOGOUT:
-                return frames.reply(asked, 0)
+                return frames.reply(header, 0)
             raise Evicted(Reason.NO_SESSION)
-        _check(asked, registered)
-        return await self._once(asked, code, body, to)
+        _check(header, registered)
+        return await self._once(header, code, body, to)
 
-    async def _once(self, asked: frames.Request, code: int, body: memoryview, to: Responder) -> list[Readable]:
-        """What was asked before with this number is answered as it was then."""
+    async def _once(self, header: frames.Request, code: int, body: memoryview, to: Responder) -> list[Readable]:
+        """Repeats the earlier response if this request number was used before."""
         cache = self._replay_cache
         assert cache is not None
-        session, number, operation = asked.session, asked.number, asked.operation
+        session, number, operation = header.session, header.number, header.operation
         append = operation == SEND_MESSAGES
-        counted = asked.checksum != frames.NOBODY or operation not in OF_ONE_PARTITION
+        counted = header.checksum != frames.NOBODY or operation not in OF_ONE_PARTITION
         digest = _digest(body[:DIGESTED_BYTES] if append else body)
         before = cache.find(session, number, operation, digest, append=append, counted=counted)
         if before is not None:
@@ -183,44 +184,45 @@ class ModernConversation:
         done = False
         try:
             self._gateway.operations += 1
-            reply = await self._carry_out(asked, code, body, self._gateway.operations, to)
+            reply = await self._execute(header, code, body, self._gateway.operations, to)
             done = True
         except CommandError as refused:
-            reply = self._refusal(asked, refused)
-            # A refused append has stored nothing; the next one may find what this one missed.
+            reply = self._refusal(header, refused)
+            # A refused append has stored nothing, and may succeed if it is repeated.
             done = not append and refused.code not in NOT_DONE
         finally:
             if reply is None or not done:
                 cache.discard(session, number, counted=counted)
-            elif sum(map(len, reply)) > KEPT_BYTES_MAX:
+            elif sum(map(len, reply)) > REMEMBERED_BYTES_MAX:
                 cache.evict(session, number, counted=counted)
-            slot.set_result(reply or _failure(asked))
+            slot.set_result(reply or _failure(header))
         if self.session.registration is None:
             self._gateway.replay_caches.remove(cache)
             self._replay_cache = None
         return reply
 
-    async def _carry_out(
-        self, asked: frames.Request, code: int, body: memoryview, operation_number: int, to: Responder
+    async def _execute(
+        self, header: frames.Request, code: int, body: memoryview, operation_number: int, to: Responder
     ) -> list[Readable]:
         request = requests.decode(code, body)
         if type(request) is SendMessages:
-            request = await checked(self._gateway, self.session, request, self._limits)
+            request = await check_send(self._gateway, self.session, request, self._limits)
         if type(request) is PollMessages:
             room, most = to.response_reservation(), self.poll_bytes_max
             request = reserve_poll(request, room, most) or await wait_for_poll(request, room)
         answer: Any = await execute(self._gateway, self.session, request)
         content = responses.encode(code, answer)
-        if asked.operation not in PLAIN:
+        if header.operation not in PLAIN:
             content = frames.results(content)
-        return frames.reply(asked, operation_number, content)
+        return frames.reply(header, operation_number, content)
 
-    async def _hand_over(self, frame: memoryview, to: Responder) -> list[Readable]:
-        """Somebody logs in who speaks a later version."""
+    async def _try_successor(self, frame: memoryview, to: Responder) -> list[Readable]:
+        """Passes a login with a newer protocol version to the next conversation."""
         successor = NextConversation(self._gateway, self.session, self)
         reply = await successor.respond(frame, to)
         if self._closed or self.successor is not None:
-            # The connection was lost meanwhile, or somebody else has it: the session waits for its client.
+            # The connection is lost by now, or another conversation has taken it over: the session waits for its
+            # client.
             successor.close()
         elif successor.is_bound:
             self._leave()
@@ -228,16 +230,16 @@ class ModernConversation:
             self.successor = successor
         return reply
 
-    async def _register(self, asked: frames.Request, body: memoryview) -> list[Readable]:
-        if asked.session or asked.number:
+    async def _register(self, header: frames.Request, body: memoryview) -> list[Readable]:
+        if header.session or header.number:
             raise Evicted(Reason.MALFORMED_LOGIN)
         try:
-            wanted = registration.decode(body)
+            registration_request = registration.decode(body)
         except CommandError as unreadable:
-            _log.debug("%s: a registration that cannot be read: %s", self.session.address, unreadable)
+            _log.debug("%s: cannot decode a registration: %s", self.session.address, unreadable)
             raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
         try:
-            logged_in = await execute(self._gateway, self.session, wanted.login)
+            logged_in = await execute(self._gateway, self.session, registration_request.login)
         except CommandError as refused:
             raise login_checks.refused_login(refused) from refused
         login = self.session.login
@@ -246,15 +248,18 @@ class ModernConversation:
         self._leave()
         self._gateway.operations += 1
         number = self._gateway.operations
-        self._replay_cache = self._gateway.replay_caches.register(asked.client, login.mark, number, MEMBERSHIPS)
-        self.session.registration = Registration(asked.client, number)
+        self._replay_cache = self._gateway.replay_caches.register(header.client, login.mark, number, MEMBERSHIPS)
+        self.session.registration = Registration(header.client, number)
         answer = registration.Registered(
-            logged_in.user_id, number, login_checks.announced(self._gateway, wanted.protocol), MODERN_IGGY_VERSION
+            logged_in.user_id,
+            number,
+            login_checks.oldest_of_generation(self._gateway, registration_request.protocol),
+            MODERN_IGGY_VERSION,
         )
-        return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))
+        return frames.reply(header, number, frames.results(registration.encode_answer(answer)))
 
     def _leave(self) -> None:
-        """The session that was here until now is over, and what it was a member of is not what the next one is."""
+        """Ends the current session; its group memberships are not those of the next one."""
         groups.leave_all(self._gateway, self.session)
         self.session.attached = None
         if self._replay_cache is not None:
@@ -262,7 +267,7 @@ class ModernConversation:
             self._replay_cache = None
 
     def half_close(self) -> None:
-        """Requests in progress are answered as ever."""
+        """Requests in progress are answered as usual."""
 
     def close(self) -> None:
         if self._closed:
@@ -274,13 +279,13 @@ class ModernConversation:
             self.successor.close()
 
 
-def _failure(asked: frames.Request) -> list[Readable]:
-    return frames.reply(asked, 0, status=Code.ERROR)
+def _failure(header: frames.Request) -> list[Readable]:
+    return frames.reply(header, 0, status=Code.ERROR)
 
 
-def _check(asked: frames.Request, registered: Registration) -> None:
-    """What a header says of the session is not believed, but a client that is mistaken about it has to hear that."""
-    if asked.session > registered.number or asked.client != registered.client:
+def _check(header: frames.Request, registered: Registration) -> None:
+    """The session fields of a header are not trusted, but a client that has them wrong must be told."""
+    if header.session > registered.number or header.client != registered.client:
         raise Evicted(Reason.NO_SESSION)
 
 

@@ -1,8 +1,8 @@
-"""Where large bodies are decoded and encoded: in a thread, so that the event loop goes on serving everybody else.
+"""Runs the decoding and encoding of large bodies in a thread, so that the event loop serves other clients meanwhile.
 
-A thread costs a request some 50 us, and a small body is decoded in less. What tells the two apart is how many items
-(messages, lines, members) a body has, because each costs Python about a microsecond, and how many bytes it has, because
-those are hashed and copied. Both bounds are above what a batch of a thousand messages needs.
+A thread costs a request some 50 us, and a small body is decoded in less. What counts is how many items (messages,
+lines, members) a body has, because each costs Python about a microsecond, and how many bytes, because those are hashed
+and copied. Both limits are above what a batch of a thousand messages needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_large(size: int, items: int) -> bool:
 
 
 async def call(size: int, items: int, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Calls a function that looks at so many bytes and items, beside the event loop if those are many."""
+    """Calls a function that processes a body of this size, in a thread if it is large."""
     if is_large(size, items):
         return await asyncio.to_thread(function, *args, **kwargs)
     return function(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Which size of datagram a path carries: a search from the largest size downwards, as pure state.
+"""The size of datagram that a path carries: a search from the largest size downwards, as pure state.
 
 The engine asks for the next size to probe, sends a padded datagram of that size, and reports whether it arrived.
-aioquic itself never tries a larger datagram than the one that it begins with.
+aioquic itself never tries a larger datagram than its initial one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STEPS = (8_952, 1_452, 1_400, 1_280)
 TRIES = 3
 """How many probes of one size may be lost before a smaller size is tried."""
 LOST_IN_A_ROW = 3
-"""After so many unanswered probe timeouts, the path is assumed to have become narrower."""
+"""After this many unanswered probe timeouts, the path is assumed to have become narrower."""
 
 
 class PathProbe:

@@ -460,7 +460,7 @@ class BinaryProtocol:
 
     def overdue(self, now: float) -> str | None:
         if self._has_stalled(now):
-            return "it does not take what it was sent"
+            return "it does not read what it was sent"
         if any(request.is_late(now, self._listener.limits.frame_time) for request in self._arriving.values()):
             return "a request takes too long to arrive"
         is_silent = self._session.login is None and not self._in_progress and not self._arriving

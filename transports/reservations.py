@@ -1,7 +1,7 @@
-"""Claims of coroutines, which wait for their turn when there is no room; and how much a poll may return.
+"""Memory that coroutines reserve, waiting while there is none; and how much a poll may return.
 
-What decides is in transports/admission. A response holds its room until the client has taken it, so that clients that
-do not read cannot have the memory filled. When room is scarce polls return less; when there is hardly any they wait.
+transports/admission decides. A response holds its memory until the client has taken it, so that clients which do not
+read cannot fill the memory. When memory is scarce polls return less; when there is hardly any, they wait.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from whippet.storage.batch import Readable
 from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
 
 POLL_BYTES_MIN = 1 << 20
-"""A poll that could return less waits."""
+"""A poll that could return less than this waits."""
 CUT = "whippet.cut"
-"""Under this name the scope of an HTTP request has a way to end it, and what carries it, without a response."""
+"""The key in the ASGI scope of a function that ends the request, and what carries it, without a response."""
 
 
 class Reservation:
-    __slots__ = ("_cut", "_granted", "claim")
+    __slots__ = ("_granted", "_on_reclaimed", "claim")
 
     def __init__(
-        self, account: Account, cut: Callable[[], None] | None = None, *, free_bytes: int = FREE_BYTES
+        self, account: Account, on_reclaimed: Callable[[], None] | None = None, *, free_bytes: int = FREE_BYTES
     ) -> None:
-        """`cut` is called when others need the room; without it the claim is never given up for them."""
+        """`on_reclaimed` is called when others need the memory; without it the claim is never reclaimed."""
         self.claim = Claim(account, self, free_bytes=free_bytes)
-        self._cut = cut
+        self._on_reclaimed = on_reclaimed
         self._granted: asyncio.Future[int] | None = None
 
     async def reserve(self, size: int, rest: int = 0) -> int:
@@ -39,13 +39,13 @@ class Reservation:
         return await self.wait() if granted is None else granted
 
     async def wait_for_share(self) -> None:
-        """Waits while what the user has not taken of all responses is more than their share of the memory for those. To
-        be called before something is read or made that need not be there yet; `settle` follows."""
+        """Waits while the user's unread responses exceed their share of the memory for responses. Called before
+        something is read or encoded that can wait; `hold` follows."""
         if not self.claim.account.has_room(STEP_BYTES_MIN):
             await self.reserve(STEP_BYTES_MIN)
 
     async def wait(self) -> int:
-        """Until it is the claim's turn."""
+        """Waits until the claim is granted."""
         self._granted = asyncio.get_running_loop().create_future()
         try:
             return await self._granted
@@ -58,22 +58,22 @@ class Reservation:
             self._granted.set_result(granted)
 
     def on_reclaimed(self) -> None:
-        if self._cut is not None:
-            self._cut()
+        if self._on_reclaimed is not None:
+            self._on_reclaimed()
 
     def hold(self, size: int) -> None:
-        """A response has so many bytes, which the client has still to take."""
+        """Holds the bytes of a response until the client has taken them."""
         self.claim.hold(size)
-        self.claim.is_unfinished = self._cut is not None
+        self.claim.is_unfinished = self._on_reclaimed is not None
 
     def release(self) -> None:
-        """It was taken; there may be another one."""
+        """The response was taken; another one may follow."""
         self.claim.is_unfinished = False
         self.claim.hold(0)
 
     def disconnect(self) -> None:
-        """The client is gone: nothing is waited for any more. Room that a poll in hand has is kept until `close`,
-        because what it reads is in memory until then."""
+        """The client is gone, so a wait ends. The memory of a poll in progress is held until `close`, because what it
+        reads is in memory until then."""
         self.claim.stop_waiting()
         if self._granted is not None and not self._granted.done():
             self._granted.set_exception(CommandError(Code.DISCONNECTED))
@@ -85,21 +85,21 @@ class Reservation:
 
 
 class Responder(Protocol):
-    """Whoever a response goes to."""
+    """The receiver of a response."""
 
     def response_reservation(self) -> Reservation:
-        """For one response at a time."""
+        """Returns the reservation for one response at a time."""
 
     def defer(self, work: DeferredWork) -> None:
-        """The response to the request in hand is what `work` gives, whenever that is; none if it gives nothing. The
-        requests behind it do not wait for it."""
+        """The response to the current request is what `work` returns, whenever that is, or none if that is empty. Later
+        requests do not wait for it."""
 
 
 DeferredWork = Callable[[Responder], Awaitable[list[Readable]]]
 
 
 class DeferredResponder:
-    """A response that comes out of its turn, while others are answered."""
+    """The receiver of one response that is sent out of order."""
 
     __slots__ = ("reservation",)
 
@@ -110,17 +110,18 @@ class DeferredResponder:
         return self.reservation
 
     def defer(self, work: DeferredWork) -> None:
-        raise AssertionError("it is late already")
+        raise AssertionError("the response is deferred already")
 
 
 def reserve_response(reservation: Reservation, most: int) -> int | None:
-    """The room that a response may take, which is `most` unless room is scarce. None if there is none yet: the turn has
-    to be waited for."""
+    """Reserves memory for a response: `most`, or less if memory is scarce. Returns None if there is none yet; then call
+    `Reservation.wait`."""
     return reservation.claim.reserve_up_to(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
 
 
 def reserve_poll(poll: PollMessages, reservation: Reservation, most: int) -> PollMessages | None:
-    """The poll with the room that its response may take. None if there is none yet: `wait_for_poll` waits for it."""
+    """Returns the poll with the memory that its response may use; None if there is none yet, then call
+    `wait_for_poll`."""
     room = reserve_response(reservation, most)
     return None if room is None else msgspec.structs.replace(poll, room=room)
 

@@ -1,4 +1,4 @@
-"""Sends of clients since 0.9: their batches go to the log as they came."""
+"""Checks sends of clients since 0.9, whose batches go to the log unchanged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from whippet.storage.errors import InvalidBatch
 from whippet.transports import offload
 
 
-async def checked(gateway: Gateway, session: Session, request: SendMessages, limits: Limits) -> SendMessages:
-    """The log checks each batch that it is given, on the event loop; a large one is checked here, in a thread."""
+async def check_send(gateway: Gateway, session: Session, request: SendMessages, limits: Limits) -> SendMessages:
+    """Checks a large batch in a thread; the log checks the others on the event loop."""
     (batch,) = request.batches
     size, count = len(batch), HEADER.unpack_from(batch)[6]
     is_large = offload.is_large(size, count)

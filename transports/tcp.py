@@ -1,10 +1,9 @@
-"""The binary protocol over TCP, with or without TLS: frames off the socket, in order, responses onto it, in order.
+"""The binary protocols over TCP, with or without TLS: reads frames and writes responses, both in order.
 
-What a client may send is decided by transports/admission; this reads and writes as that says. Reads go into a scratch
-buffer that all connections share, because a read is taken apart before the next one can happen. The rest of a request
-that is not whole is read straight into its own buffer. Commands of one connection are carried out one after the other
-by a task that lives while there are any. A client that does not take its responses is not read from, and after a while
-not kept.
+transports/admission decides what a client may send. Reads go into a scratch buffer that all connections share, because
+each read is parsed before the next one. The rest of an incomplete request is read straight into its own buffer. A task
+executes the requests of a connection one after the other, and exists only while there are any. A client that does not
+take its responses is not read from, and after a while closed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from whippet.storage.batch import Readable
 from whippet.transports import lingering_close, listening
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.budgets import Budgets
-from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
+from whippet.transports.admission.frame_intake import QUEUE_MAX, FrameIntake
 from whippet.transports.admission.stall_detector import STALLED_SECONDS, StallDetector
-from whippet.transports.connections import MAPPED, Connections, TrackedConnection, peer_address
+from whippet.transports.connections import IPV4_MAPPED_PREFIX, Connections, TrackedConnection, peer_address
 from whippet.transports.conversation import PREAMBLE_BYTES, Conversation, create_conversation
 from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
@@ -37,35 +36,35 @@ _log = logging.getLogger(__name__)
 
 HTTP_METHODS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI "))
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux has it; elsewhere an acknowledgement comes when it comes."""
+"""Only Linux has it; elsewhere acknowledgements are delayed."""
 TLS_HELLO = (b"\x16\x03\x01", b"\x16\x03\x03")
-"""How TLS begins. As a length it is more than a stranger may send."""
+"""The first bytes of TLS. Read as a length, they exceed what a client may send before a login."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client. All methods run on the event loop.
 
-    What else carries a stream of bytes derives from this: it says how they are received, sent and ended.
+    Connections over other byte streams derive from this class, and override how bytes are received, sent and ended.
     """
 
     TRANSPORT = Transport.TCP
 
     __slots__ = (
-        "_awaits_late",
+        "_awaits_deferred",
         "_conversation",
+        "_deferred",
         "_ended",
-        "_eof",
+        "_has_eof",
         "_intake",
-        "_late",
         "_lingers_until",
         "_listener",
         "_login",
         "_reservation",
         "_session",
         "_silent_since",
-        "_stalling",
+        "_stall",
         "_transport",
-        "_working",
+        "_worker",
         "_writable",
     )
 
@@ -75,23 +74,23 @@ class Connection(asyncio.BufferedProtocol):
         self._session = cast(Session, None)
         self._intake = cast(FrameIntake, None)
         self._conversation: Conversation | None = None
-        """From the first bytes on: they say which protocol this is."""
+        """Created when the first bytes show the protocol."""
         self._login: Login | None = None
-        """Of the user whose account the requests are on."""
-        self._working: asyncio.Task[None] | None = None
+        """The user whose account the requests are counted in."""
+        self._worker: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._reservation: Reservation | None = None
-        """The room of a response that the client has not taken."""
-        self._late: set[DeferredResponder] = set()
-        """Responses that come out of their turn."""
-        self._stalling = StallDetector()
+        """Holds the memory of a response that the client has not taken."""
+        self._deferred: set[DeferredResponder] = set()
+        """Receivers of responses that are sent out of order."""
+        self._stall = StallDetector()
         self._silent_since = 0.0
         self._ended = False
-        self._eof = False
-        self._awaits_late = False
-        """The client has half-closed the connection, which stays open until the responses out of turn are sent."""
+        self._has_eof = False
+        self._awaits_deferred = False
+        """The client has half-closed the connection, which stays open until the deferred responses are sent."""
         self._lingers_until = 0.0
-        """All was said, and the client is given so long to hear it; what it says is thrown away."""
+        """The deadline for the client to close its side after everything was sent; what it sends is discarded."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -109,10 +108,10 @@ class Connection(asyncio.BufferedProtocol):
             peer_address(transport.get_extra_info("peername")),
             gateway.clock(),
             self.drain,
-            reached_at[0].removeprefix(MAPPED) if reached_at else "",
+            reached_at[0].removeprefix(IPV4_MAPPED_PREFIX) if reached_at else "",
         )
         account = listener.budgets.requests_of(self._session)
-        self._intake = FrameIntake(account, self._greet, self._read_on, self._reclaimed)
+        self._intake = FrameIntake(account, self._start_conversation, self._resume_reading, self._reclaimed)
         self._silent_since = time.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,11 +120,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._intake is not None:
             self._intake.drop()
         if self._reservation is not None:
-            # What is in hand ends with its task.
+            # The task releases what the current request holds.
             self._reservation.disconnect()
-            if self._working is None:
+            if self._worker is None:
                 self._reservation.close()
-        for late in self._late:
+        for late in self._deferred:
             late.reservation.disconnect()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
@@ -133,39 +132,42 @@ class Connection(asyncio.BufferedProtocol):
             self._conversation.close()
 
     def eof_received(self) -> bool:
-        """A client that has said its last word still hears the answers to what it has asked."""
-        self._eof = True
+        """A client that has closed its sending side still receives the responses to its requests."""
+        self._has_eof = True
         if self._conversation is not None:
             self._conversation.half_close()
-        if self._working is None and not self._late:
+        if self._worker is None and not self._deferred:
             return False
-        self._awaits_late = not self._ended
-        self._say_no_more()
-        # TLS cannot be half closed; it closes when what is written until now is on its way.
+        self._awaits_deferred = not self._ended
+        self._stop_intake()
+        # TLS cannot be half-closed; it closes once everything written so far is sent.
         return self._transport.get_extra_info("sslcontext") is None
 
     def drain(self) -> None:
-        """No more requests; those in hand are answered, then the connection closes."""
-        awaited_late, self._awaits_late = self._awaits_late, False
+        """Accepts no more requests; the connection closes when those in progress are answered."""
+        awaited_late, self._awaits_deferred = self._awaits_deferred, False
         if self._ended:
-            if awaited_late and self._working is None:
+            if awaited_late and self._worker is None:
                 self._close(is_over=True)
             return
-        self._say_no_more()
-        if self._working is None:
-            # A client that is not waiting for an answer is not waited for.
+        self._stop_intake()
+        if self._worker is None:
+            # The client does not wait for a response, so there is no need to wait for the client.
             self._close(is_over=True)
         else:
             self._transport.pause_reading()
 
-    def _say_no_more(self) -> None:
+    def _stop_intake(self) -> None:
         self._ended = True
         self._intake.close()
 
     def _close(self, *, is_over: bool) -> None:
-        """Everything is answered. `is_over`: whatever else the client says, no answer can get lost by that."""
+        """Closes the connection after everything is answered. `is_over`: whatever else the client sends, no response
+        can get lost."""
         if not (self._lingers_until or self._transport.is_closing()):
-            self._lingers_until = lingering_close.close(self._transport, time.monotonic(), is_over=is_over or self._eof)
+            self._lingers_until = lingering_close.close(
+                self._transport, time.monotonic(), is_over=is_over or self._has_eof
+            )
 
     def _send(self, buffers: list[Readable]) -> None:
         self._transport.writelines(buffers)
@@ -174,33 +176,31 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        self._stalling.reset()
+        self._stall.reset()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
 
     def overdue(self, now: float) -> str | None:
-        """Why this connection is not worth keeping; None when it is."""
+        """Returns the reason to close the connection, or None."""
         untaken = self._transport.get_write_buffer_size()
         listener = self._listener
-        if self._stalling.has_stalled(
-            now, untaken, listener.stalled_seconds, is_contended=listener.budgets.is_contended
-        ):
-            return "it does not take what it was sent"
+        if self._stall.has_stalled(now, untaken, listener.stalled_seconds, is_contended=listener.budgets.is_contended):
+            return "it does not read what it was sent"
         if self._lingers_until:
-            self._lingers_until = lingering_close.until(self._transport, self._lingers_until, now)
-            return "it does not end the connection" if now > self._lingers_until else None
+            self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)
+            return "it does not close the connection" if now > self._lingers_until else None
         intake, limits = self._intake, self._listener.limits
         if intake.is_late(now, limits.frame_time):
             return "a request takes too long to arrive"
-        is_silent = self._session.login is None and self._working is None and not intake.is_unfinished
+        is_silent = self._session.login is None and self._worker is None and not intake.is_unfinished
         if is_silent and now > self._silent_since + limits.silence_before_login:
             return "it is silent and has not logged in"
         return None
 
     def abort(self) -> None:
         if self._intake is not None:
-            self._say_no_more()
+            self._stop_intake()
         self._transport.abort()
 
     def _reclaimed(self) -> None:
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             assert arriving.frame is not None
             return arriving.frame[arriving.filled : arriving.reserved]
         scratch = self._listener.scratch
-        # While others of the same account wait, nobody reads more than what needs no room.
+        # While other claims of the account wait, read no more than what needs no grant.
         return scratch[:FREE_BYTES] if intake.claim.account.waiting else scratch
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -227,45 +227,45 @@ class Connection(asyncio.BufferedProtocol):
         if arriving is not None and arriving.filled < arriving.reserved:
             intake.received(nbytes)
             if intake.is_unfinished:
-                self._note_beginning()
-            self._go_on()
+                self._start_clock()
+            self._after_receive()
         else:
-            self._hear(self._listener.scratch[:nbytes])
+            self._receive(self._listener.scratch[:nbytes])
 
-    def _hear(self, data: memoryview) -> None:
+    def _receive(self, data: memoryview) -> None:
         intake = self._intake
         try:
             intake.receive(data)
         except CommandError as lost:
-            self._go_on()
-            self._lose(lost)
+            self._after_receive()
+            self._end_after(lost)
             return
         if intake.is_unfinished:
             self._acknowledge()
-            self._note_beginning()
-        self._go_on()
+            self._start_clock()
+        self._after_receive()
 
-    def _lose(self, lost: CommandError) -> None:
-        """No request begins where the next one should: those before it are answered, then the connection ends."""
-        _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
+    def _end_after(self, lost: CommandError) -> None:
+        """The next request cannot be found: answers those before it, then closes the connection."""
+        _log.info("%s: %s; the next request cannot be found", self.address, lost)
         self.drain()
 
-    def _note_beginning(self) -> None:
-        """The time that an unfinished request may take is counted from here, or from when it got room."""
+    def _start_clock(self) -> None:
+        """The deadline of an unfinished request counts from here, or from when it got memory."""
         intake = self._intake
         if not intake.began_at:
             intake.began_at = time.monotonic()
 
-    def _go_on(self) -> None:
-        """Something was received."""
+    def _after_receive(self) -> None:
         intake = self._intake
-        if intake.ahead and self._working is None:
-            self._working = self._listener.loop.create_task(self._work())
+        if intake.queue and self._worker is None:
+            self._worker = self._listener.loop.create_task(self._process_queue())
         if not (self._ended or intake.can_read):
             self._transport.pause_reading()
 
-    def _greet(self, data: memoryview) -> Conversation | None:
-        """None: too little was said, or nothing that is spoken on this port; who can be told so is told."""
+    def _start_conversation(self, data: memoryview) -> Conversation | None:
+        """Returns None if there are too few bytes, or if they are of no protocol of this port; HTTP clients get an
+        answer."""
         beginning = bytes(data[:PREAMBLE_BYTES])
         if len(beginning) < PREAMBLE_BYTES:
             return None
@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
             self.drain()
             return None
         if beginning.startswith(TLS_HELLO):
-            _log.info("%s: speaks TLS, which is off here (tcp.tls.enabled)", self.address)
+            _log.info("%s: closed a TLS connection, because TLS is off (tcp.tls.enabled)", self.address)
             self.drain()
             return None
         listener = self._listener
@@ -293,37 +293,37 @@ class Connection(asyncio.BufferedProtocol):
         return self._session.address
 
     def _acknowledge(self) -> None:
-        """Tells the client's kernel at once that the first part of a frame is here.
+        """Acknowledges the first part of a frame at once.
 
-        The official clients send a frame of more than 8 KiB in two writes and leave Nagle's algorithm on: their kernel
-        keeps the second one back until the first is acknowledged, which ours would put off for 40 ms.
+        Official clients send a frame of more than 8 KiB in two writes and leave Nagle's algorithm on: their kernel
+        keeps the second one back until the first is acknowledged, which ours would delay by 40 ms.
         """
         if QUICKACK is not None:
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._ended and self._intake.can_read:
             self._transport.resume_reading()
 
     # ------------------------------------------------------------------------------------------------- answering
 
-    async def _work(self) -> None:
-        talk, intake, session = self._conversation, self._intake, self._session
-        assert talk is not None
-        ahead, claim = intake.ahead, intake.claim
+    async def _process_queue(self) -> None:
+        conversation, intake, session = self._conversation, self._intake, self._session
+        assert conversation is not None
+        queue, claim = intake.queue, intake.claim
         try:
-            while ahead:
-                asked = ahead.popleft()
-                if isinstance(asked, list):
-                    buffers = asked
+            while queue:
+                request = queue.popleft()
+                if isinstance(request, list):
+                    buffers = request
                 else:
-                    intake.in_hand = size = len(asked)
-                    buffers = await talk.respond(asked, self)
-                    intake.in_hand = 0
+                    intake.in_progress = size = len(request)
+                    buffers = await conversation.respond(request, self)
+                    intake.in_progress = 0
                     claim.release(size)
                     if session.login is not self._login:
                         self._change_account()
-                        talk = self._conversation or talk
+                        conversation = self._conversation or conversation
                 if self._transport.is_closing():
                     break
                 if buffers:
@@ -333,28 +333,28 @@ class Connection(asyncio.BufferedProtocol):
                     await self._writable
                 if self._reservation is not None and self._reservation.claim.held:
                     self._reservation.release()
-                if talk.is_over:
+                if conversation.is_over:
                     self._ended = True
                     break
-                if len(ahead) == AHEAD_MAX // 2 and not self._ended:
+                if len(queue) == QUEUE_MAX // 2 and not self._ended:
                     try:
-                        intake.take_up()
+                        intake.resume_parsing()
                     except CommandError as lost:
-                        self._lose(lost)
-                    self._read_on()
-                    # Whoever sends thousands of requests at once shares the loop with all others.
+                        self._end_after(lost)
+                    self._resume_reading()
+                    # A client that sends thousands of requests at once shares the event loop with all others.
                     await asyncio.sleep(0)
         finally:
-            self._working = None
-            if intake.in_hand:
-                # The answer has failed.
-                claim.release(intake.in_hand)
-                intake.in_hand = 0
+            self._worker = None
+            if intake.in_progress:
+                # Executing the request has failed.
+                claim.release(intake.in_progress)
+                intake.in_progress = 0
             if self._reservation is not None and self._transport.is_closing():
                 self._reservation.close()
             if self._ended:
                 intake.drop()
-                if talk.is_over or not (self._awaits_late and self._late):
+                if conversation.is_over or not (self._awaits_deferred and self._deferred):
                     self._close(is_over=False)
             elif session.login is None:
                 self._silent_since = time.monotonic()
@@ -375,33 +375,33 @@ class Connection(asyncio.BufferedProtocol):
         return self._reservation
 
     async def _until_writable(self) -> None:
-        """Or until the client is gone."""
+        """Returns when the connection is writable or lost."""
         while self._writable is not None and not self._writable.done():
             await self._writable
 
     def defer(self, work: DeferredWork) -> None:
         late = DeferredResponder(Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed))
-        self._late.add(late)
-        self._listener.loop.create_task(self._respond_later(work, late))
+        self._deferred.add(late)
+        self._listener.loop.create_task(self._respond_deferred(work, late))
 
-    async def _respond_later(self, work: DeferredWork, late: DeferredResponder) -> None:
+    async def _respond_deferred(self, work: DeferredWork, late: DeferredResponder) -> None:
         try:
             buffers = await work(late)
-            # Somebody else may have filled the socket by then.
+            # Another response may have filled the socket by then.
             await self._until_writable()
             if buffers and not self._transport.is_closing():
                 self._send(buffers)
                 late.reservation.hold(sum(map(len, buffers)))
                 await self._until_writable()
         finally:
-            self._late.discard(late)
+            self._deferred.discard(late)
             late.reservation.close()
-            if self._awaits_late and not self._late and self._working is None:
+            if self._awaits_deferred and not self._deferred and self._worker is None:
                 self._close(is_over=True)
 
 
 class TcpConnection(Connection):
-    """A client over TCP itself, on a socket as `tcp.socket` wants it."""
+    """A client over TCP itself, whose socket follows `tcp.socket`."""
 
     __slots__ = ("_farewell",)
 
@@ -425,7 +425,7 @@ class TcpConnection(Connection):
 
 
 class TcpListener(Connections[TrackedConnection]):
-    """The listening socket and everyone connected through it. Made by `listen`, ended by `stop`."""
+    """The listening socket and its connections. Opened by `listen`, closed by `stop`."""
 
     def __init__(
         self, gateway: Gateway, budgets: Budgets | None = None, *, stalled_seconds: float = STALLED_SECONDS
@@ -450,7 +450,7 @@ class TcpListener(Connections[TrackedConnection]):
         self.start_sweeping("tcp deadlines")
 
     def admit(self, connection: TrackedConnection) -> bool:
-        # Whose handshake was waited for had room when it began.
+        # A TLS connection was admitted when its handshake began.
         if self._handshakes is None:
             return super().admit(connection)
         self._connections.add(connection)
@@ -460,7 +460,7 @@ class TcpListener(Connections[TrackedConnection]):
         return super().has_room(more + (0 if self._handshakes is None else len(self._handshakes)))
 
     async def stop(self, seconds_max: float) -> None:
-        """Accepts nobody any more, lets the commands in hand finish, closes all connections."""
+        """Accepts no new connections and drains those that are open."""
         if self._server is not None:
             self._server.close()
         if self._handshakes is not None:

@@ -1,7 +1,7 @@
-"""What `tcp.socket` says about sockets, told to the operating system.
+"""Applies `tcp.socket` to sockets.
 
-Buffers and probes are set on the listening socket, from which every accepted one has them. SO_LINGER is not used: with
-it closing a socket would block the event loop for as long as a client likes.
+Buffers and keepalive are set on the listening socket, from which accepted sockets inherit them. SO_LINGER is not used:
+with it, closing a socket would block the event loop for as long as a client likes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whippet.app.config.listeners import TcpSocket
 _log = logging.getLogger(__name__)
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""How long what was sent may be unacknowledged before the system gives a connection up; Linux alone has it."""
+"""How long sent data may stay unacknowledged before the system drops the connection; only Linux has it."""
 
 
 def prepare_listener(listener: socket.socket, wanted: TcpSocket) -> None:
@@ -27,26 +27,26 @@ def prepare_listener(listener: socket.socket, wanted: TcpSocket) -> None:
         ("send_buffer_size", socket.SO_SNDBUF, wanted.send_buffer_size),
     ):
         listener.setsockopt(socket.SOL_SOCKET, option, size)
-        # Linux says twice what was asked for, because it counts what it needs itself.
+        # Linux reports twice the requested size, because it counts its own overhead.
         given = listener.getsockopt(socket.SOL_SOCKET, option)
         if given < size:
-            _log.warning("tcp.socket.%s = %d: the operating system gives %d bytes", key, size, given)
+            _log.warning("tcp.socket.%s = %d: the operating system grants %d bytes", key, size, given)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, wanted.keepalive)
 
 
 def prepare_accepted(transport: asyncio.BaseTransport, wanted: TcpSocket) -> None:
-    """The event loop has told it already to send small packets at once."""
+    """By default the event loop has already set TCP_NODELAY."""
     if wanted.override_defaults:
         accepted: Any = transport.get_extra_info("socket")
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, wanted.nodelay)
 
 
 def limit_farewell(transport: asyncio.Transport, wanted: TcpSocket) -> asyncio.TimerHandle | None:
-    """Before a transport is closed: what it was given to send is dropped unless it is taken in time."""
+    """Called before a transport is closed: unsent data is dropped unless the client takes it in time."""
     if not wanted.override_defaults or not wanted.linger:
         return None
     if USER_TIMEOUT is not None:
-        # For what the system has to send after the transport has let go of the socket.
+        # Limits what the system has to send after the transport has closed the socket.
         accepted: Any = transport.get_extra_info("socket")
         accepted.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, min(int(wanted.linger * 1000), 2**31 - 1))
     return asyncio.get_running_loop().call_later(wanted.linger, transport.abort)

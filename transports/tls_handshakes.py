@@ -1,7 +1,7 @@
-"""Accepting TLS clients: those whose handshake is not done count as well, and may not take as long as they like.
+"""Accepts TLS clients: connections count from their first byte, and their handshakes have a deadline.
 
-The event loop's own server makes a connection known only after its handshake. Until then nobody would count it, so that
-silent clients could have any number of them; and a farewell that is not answered would hold up a stop.
+The event loop's own server reports a connection only after its handshake. Until then nobody would count it, so silent
+clients could open any number of connections; and a TLS shutdown that is not answered would delay a stop.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 2.0
-"""How long a client may take to answer that TLS ends; it has been sent everything before."""
+"""How long a client may take to answer the TLS shutdown; everything was sent to it before."""
 RETRY_SECONDS = 0.1
-"""Pause after nobody could be accepted: without descriptors the next attempt would fail as well."""
+"""Pause after a failed accept: without file descriptors the next one would fail as well."""
 
 
 class TlsHandshakes:
-    """A listening socket and those who are not through yet. Made on a running loop; ended by `stop`."""
+    """A listening socket and the handshakes in progress. Created on a running event loop; ended by `stop`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TlsHandshakes:
             try:
                 link, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                _log.debug("nobody could be accepted: %s", error)
+                _log.debug("cannot accept a connection: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if not self._has_room():
@@ -68,7 +68,7 @@ class TlsHandshakes:
                 ssl_shutdown_timeout=FAREWELL_SECONDS,
             )
         except (OSError, ssl.SSLError) as error:
-            _log.debug("a client did not get through the TLS handshake: %s", error)
+            _log.debug("a TLS handshake failed: %s", error)
 
     def stop(self) -> None:
         self._accepting.cancel()

@@ -70,7 +70,7 @@ async def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
 
 async def test_a_turn_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that others have theirs."""
-    monkeypatch.setattr(datagrams, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(datagrams, "READ_SECONDS_MAX", 0.0)
 
     async with pair() as (here, there):
         for _ in range(10):
@@ -113,7 +113,7 @@ async def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> 
 async def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(datagrams, "WAITING_BYTES_MAX", 2000)
+    monkeypatch.setattr(datagrams, "UNSENT_BYTES_MAX", 2000)
 
     async with pair() as (here, there):
         here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
@@ -130,9 +130,9 @@ async def test_a_flush_returns_when_the_kernel_has_everything() -> None:
     async with pair() as (here, there):
         here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
         here.datagrams.send([b"1"], there.name)
-        assert here.datagrams._waiting
+        assert here.datagrams._unsent
         await here.datagrams.flush(60)
-        assert not here.datagrams._waiting
+        assert not here.datagrams._unsent
         await here.datagrams.flush(60)
         await there.until(lambda: there.heard == [b"1"])
 
@@ -142,7 +142,7 @@ async def test_a_flush_does_not_wait_longer_than_it_is_told() -> None:
         here.datagrams._link = Unwilling(here.link, *[BlockingIOError()] * 100_000)  # type: ignore[assignment]
         here.datagrams.send([b"1"], there.name)
         await here.datagrams.flush(0.001)
-        assert here.datagrams._waiting
+        assert here.datagrams._unsent
 
 
 async def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:

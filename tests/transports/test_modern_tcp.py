@@ -47,10 +47,10 @@ from whippet.app.errors import Code
 from whippet.app.model.sessions import Session
 from whippet.storage import batch as batches
 from whippet.transports import tcp
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
-from whippet.transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
+from whippet.transports.modern_conversation import BODY_BYTES_MAX, REMEMBERED_BYTES_MAX
 from whippet.transports.wire.modern import registration, requests
 from whippet.transports.wire.modern.frames import Reason
 from whippet.transports.wire.modern.operations import CODES, LOGOUT, OF_CODE, READ, REGISTER
@@ -122,7 +122,7 @@ async def test_what_was_asked_before_bytes_that_are_no_request_is_answered_then_
     """Also when those bytes have come so early that they were set aside."""
     async with served(tmp_path) as world:
         client = await root(world)
-        count = AHEAD_MAX + 10
+        count = QUEUE_MAX + 10
         no_request = bytearray(client.asked(commands.Ping()))
         no_request[48:52] = (5).to_bytes(4, "little")
         await client.send(b"".join(client.asked(commands.Ping()) for _ in range(count)) + no_request)
@@ -135,7 +135,7 @@ async def test_what_was_asked_before_bytes_that_are_no_request_is_answered_then_
 async def test_requests_may_be_sent_ahead_and_are_answered_in_order(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
-        count = 3 * AHEAD_MAX
+        count = 3 * QUEUE_MAX
         octets = []
         for number in range(count):
             octets.append(client.asked(sending(batch_of(b"%d" % number, ids=[number + 1]))))
@@ -629,7 +629,7 @@ async def test_a_logout_that_is_refused_is_no_logout(tmp_path: Path, monkeypatch
     async with served(tmp_path) as world:
         client = await root(world)
         with monkeypatch.context() as patch:
-            patch.setattr(world.listener.gateway.users, "of", lambda login: None)
+            patch.setattr(world.listener.gateway.users, "by_login", lambda login: None)
             for request in (commands.LogoutUser(), commands.CreateStream("x"), commands.LogoutUser()):
                 assert await client.refused(request) == Code.UNAUTHENTICATED
         assert not await client.refused(commands.CreateStream("x"))
@@ -758,7 +758,7 @@ async def test_a_long_answer_is_not_remembered_but_that_it_was_given(tmp_path: P
         many = client.asked(commands.CreateTopic("s", "t", 200))
         reply = await client.say(many)
         assert not reply.refused
-        assert len(reply.whole) > KEPT_BYTES_MAX
+        assert len(reply.whole) > REMEMBERED_BYTES_MAX
         assert (await client.say(many)).refused == Code.REQUEST_ALREADY_APPLIED
         kept = world.listener.gateway.replay_caches._sessions[CLIENT]._kept
         assert len(kept) == 1
@@ -988,7 +988,7 @@ async def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_pa
             assert await witness.is_alive()
         going.set()
         users.log_in = log_in  # type: ignore[method-assign]
-        while any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+        while any("_process_queue" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert list(world.listener.gateway.replay_caches._sessions) == [OTHER]
 
@@ -1010,8 +1010,8 @@ async def test_requests_whose_connection_is_gone_before_their_turn_are_not_carri
             )
             for one in ahead:
                 connection._intake.claim.count(len(one))
-                connection._intake.ahead.append(one)
-            connection._go_on()
+                connection._intake.queue.append(one)
+            connection._after_receive()
             # In the same turn of the loop in which they were read.
             connection.connection_lost(None)
             client.reset()

@@ -1187,12 +1187,12 @@ async def test_others_have_their_turn_while_many_partitions_are_fetched(tmp_path
         loop, turns_of_others = asyncio.get_running_loop(), [0]
         fetched = loop.create_task(client.reply(octets))
 
-        def reservation() -> None:
+        def turn() -> None:
             turns_of_others[0] += 1
             if not fetched.done():
-                loop.call_soon(reservation)
+                loop.call_soon(turn)
 
-        loop.call_soon(reservation)
+        loop.call_soon(turn)
         assert not (await fetched).refused
         assert turns_of_others[0] >= 5
 

@@ -465,7 +465,7 @@ async def test_a_stop_is_told_also_when_the_kernel_has_no_room_for_it(
 ) -> None:
     async with served(tmp_path) as world:
         idle = await world.stranger()
-        give = Datagrams._give
+        give = Datagrams._send_run
         refused: list[bytes] = []
 
         def give_later(self: Datagrams, run: list[bytes], peer: PeerAddress) -> bool:
@@ -474,7 +474,7 @@ async def test_a_stop_is_told_also_when_the_kernel_has_no_room_for_it(
                 return False
             return give(self, run, peer)
 
-        monkeypatch.setattr(Datagrams, "_give", give_later)
+        monkeypatch.setattr(Datagrams, "_send_run", give_later)
         await world.listener.stop(20)
         assert refused
         assert (await idle.terminated).error_code == 0

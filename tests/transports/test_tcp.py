@@ -44,7 +44,7 @@ from whippet.app.config.formats import Address
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.transports import connections, lingering_close, listening, tcp
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 
@@ -131,7 +131,7 @@ async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_
         other, client = await world.stranger(), await world.stranger()
         assert await other.is_alive()
         assert await client.is_alive()
-        only_other(world, than=other)._intake.ahead = Noted()
+        only_other(world, than=other)._intake.queue = Noted()
         sending = asyncio.ensure_future(client.send(PING * count))
         answers = asyncio.ensure_future(client.exactly(8 * count))
         while len(ahead) < count // 2:
@@ -141,7 +141,7 @@ async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_
             assert len(ahead) - before < count // 4
         await sending
         assert await answers == bytes(8) * count
-        assert max(ahead) == AHEAD_MAX
+        assert max(ahead) == QUEUE_MAX
 
 
 # -------------------------------------------------------------------------------------------- requests that are refused
@@ -423,7 +423,7 @@ async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_p
         held = world.listener.budgets.frames.used
         for _ in range(20):
             await time.passes(2.9, world.listener, witness=other)
-            assert len(connection._intake.ahead) <= AHEAD_MAX
+            assert len(connection._intake.queue) <= QUEUE_MAX
             assert world.listener.budgets.frames.used <= held + SCRATCH_BYTES
         assert world.connections == 2
         await time.passes(6, world.listener, witness=other)
@@ -519,19 +519,19 @@ async def test_resets_in_the_middle_of_anything_concern_nobody_else(
             assert await root.answer() == OK
             send = frame(SEND, message_body(*[300_000] * 5))
             whole = [LOG_IN, LOG_IN + send * 3, LOG_IN + poll(4) * 20, PING * 3000, LOG_IN + poll(4) + send, MOST * 9]
-            for reservation in range(120):
+            for turn in range(120):
                 client = await world.stranger()
                 octets = rng.choice(whole)
                 with contextlib.suppress(OSError):
                     async with asyncio.timeout(0.02):
                         # All of it may be more than the listener takes before somebody reads.
                         await client.send(octets[: rng.randrange(1, len(octets) + 1)])
-                if reservation % 3 == 0 and octets.startswith(LOG_IN):
+                if turn % 3 == 0 and octets.startswith(LOG_IN):
                     with contextlib.suppress(EOFError, TimeoutError):
                         async with asyncio.timeout(0.01):
                             await client.exactly(rng.randrange(1, 200_000))
                 client.reset()
-                if reservation % 10 == 0:
+                if turn % 10 == 0:
                     assert await root.is_alive()
             await root.send(poll(1))
             assert (await root.answer())[0] == 0
@@ -734,7 +734,7 @@ async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: 
         await reached(disk.reached)
         (connection,) = world.listener._connections
         assert isinstance(connection, tcp.Connection)
-        while not connection._intake.ahead:  # noqa: ASYNC110
+        while not connection._intake.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
         stopping = asyncio.ensure_future(world.listener.stop(10))
         while not connection._ended:  # noqa: ASYNC110

@@ -58,7 +58,7 @@ async def test_a_buffer_that_the_system_does_not_give_is_warned_of(
 ) -> None:
     async with served(tmp_path, tcp=Tcp(socket=TcpSocket(override_defaults=True, recv_buffer_size=2**30))):
         pass
-    assert "tcp.socket.recv_buffer_size = 1073741824: the operating system gives " in caplog.text
+    assert "tcp.socket.recv_buffer_size = 1073741824: the operating system grants " in caplog.text
 
 
 async def test_nothing_is_set_unless_the_defaults_are_overridden(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Requests in, whatever carries them: what is taken, in what order, how much of it at a time, and for how long.
+"""Decides what may be received on every transport: which requests, how much at a time, and for how long.
 
-The parts know neither sockets nor tasks. A transport hands them bytes and the time, and does what they say: read, stop
-reading, carry out a request, end a connection.
+The parts know neither sockets nor tasks. A transport gives them bytes and the time, and does what they say: read, stop
+reading, execute a request, close a connection.
 
-    room.py       how much memory each user may hold, and who is next when there is not enough: one policy for all
-    shared.py     the rooms of a server, and whose account a client's requests are on
-    frames.py     requests of the binary protocols, cut out of a stream of bytes, or one on a stream of its own
-    messages.py   messages of text, gathered from fragments
-    stalling.py   whether a client takes what it is sent
+    budget.py          how much memory each user may hold, and who is next when there is not enough
+    budgets.py         the budgets of a server, and whose account a client's requests are counted in
+    frame_intake.py    requests of the binary protocols, from a byte stream or from a stream of their own
+    text_intake.py     text messages, joined from fragments
+    stall_detector.py  whether a client takes what it is sent
 """

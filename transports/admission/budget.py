@@ -1,21 +1,21 @@
-"""Memory that clients share: how much of it each user may hold, who waits, and who goes on next.
+"""Memory that clients share: how much each user may hold, who waits, and who is next.
 
-The same policy holds for every kind of request and for responses, on every transport:
+The same policy applies to all kinds of requests and to responses, on every transport:
 
-1. Bytes count when they are there, not when they are announced. A large request takes its room step by step.
+1. Bytes count when they arrive, not when they are announced. A large request reserves its memory step by step.
 2. An account, which is a user or the address of clients that have not logged in, may hold as much as is left free for
-   all others. One account alone can have half of a room, two a third each, and there is always something left for one
+   all others. One account alone can have half of a budget, two a third each, and there is always something left for one
    more.
 3. A claim of up to `FREE_BYTES` never waits, so that a login or a small message gets through whatever others do.
-4. When room is given back, the account that holds least is served first, and in it the claim that has waited longest.
-5. When nobody who waits fits, one claim at a time is given all that it still needs, beyond the limit if need be. So
+4. When memory is released, the account that holds least is served first, and in it the claim that has waited longest.
+5. When no waiting claim fits, one claim at a time gets all that it still needs, beyond the limit if necessary. So
    requests that are all half received cannot block each other for ever. The memory in use is at most the limit and one
    request.
 6. When an account has waited for `RECLAIM_SECONDS` with less than its fair share, which is the limit divided by the
-   number of accounts, the account that holds most has to give up its largest unfinished request or unread response.
+   number of accounts, the account that holds most loses its largest unfinished request or unread response.
 
-Nothing here knows sockets, tasks or the time. Whoever has a claim is called when there is room for it, and the time is
-handed to `Room.reclaim`.
+Nothing here knows sockets, tasks or the time. The holder of a claim is called when memory is granted, and the time is
+passed to `Budget.reclaim`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 FREE_BYTES = 16 << 10
-"""Held by one claim, these never wait. They count all the same."""
+"""A claim that holds no more than this never waits. The bytes count all the same."""
 RECLAIM_SECONDS = 5.0
 RECLAIMED = "it holds more than its share of memory (system.limits), and others wait"
-"""Why a connection is closed then."""
+"""The reason to close a connection whose memory others need."""
 STEP_BYTES_MIN, STEP_BYTES_MAX = 64 << 10, 2 << 20
-"""How much room something that arrives takes at once."""
+"""How much memory a request reserves at once while it arrives."""
 _HELD = attrgetter("held")
 
 
 def step(arrived: int, left: int) -> int:
-    """How much room to ask for next: as much again as there is already, within bounds."""
+    """Returns how much to ask for next: as much as has arrived, within limits."""
     return min(max(arrived, STEP_BYTES_MIN), STEP_BYTES_MAX, left)
 
 
 class Holder(Protocol):
-    """Whoever a claim belongs to."""
+    """The owner of a claim."""
 
     def on_room(self, granted: int) -> None:
-        """There is room now, which is taken already. It must not do much: others wait for their turn behind it."""
+        """Memory was granted and is reserved already. The holder must not do much here: others wait for their
+        grants."""
 
     def on_reclaimed(self) -> None:
         """The claim has to be given up, because others have waited for too long."""
@@ -55,9 +56,9 @@ class Budget:
         self.limit = limit
         self.used = 0
         self.excess = 0
-        """Responses hold so many bytes beyond what there was room for; see `Claim.hold`."""
+        """Bytes of responses beyond what there was memory for; see `Claim.hold`."""
         self.waiting: dict[Account, None] = {}
-        """Accounts with claims that wait."""
+        """Accounts with waiting claims."""
         self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
         self._beyond: Claim | None = None
         """The claim that may exceed the limit; see rule 5."""
@@ -70,8 +71,8 @@ class Budget:
         return found
 
     def serve(self, asking: Claim | None = None) -> int | None:
-        """Grants what fits now. Whoever is asking is not called, but told by what this returns: how much it got; None:
-        it has to wait. A claim that asks while it is being called waits for its next turn."""
+        """Grants what fits now. The holder of `asking` is not called: its grant is the result, or None if it has to
+        wait. A claim that asks while it is being called waits for the next grant."""
         told: int | None = None
         if self._is_serving:
             return None
@@ -103,7 +104,7 @@ class Budget:
             self.serve()
 
     def reclaim(self, now: float) -> None:
-        """Ends one claim if somebody else has waited for too long; to be asked at intervals."""
+        """Reclaims one claim if another account has waited for too long; called at intervals."""
         if not self.waiting:
             return
         active = [account for account in self._accounts.values() if account.held or account.waiting]
@@ -120,7 +121,7 @@ class Budget:
 
 
 class Account:
-    """What one user holds of a room, or one address."""
+    """What one user, or one address, holds of a budget."""
 
     __slots__ = ("__weakref__", "budget", "claims", "held", "waiting", "waiting_since")
 
@@ -129,18 +130,18 @@ class Account:
         self.held = 0
         self.claims: set[Claim] = set()
         self.waiting: dict[Claim, None] = {}
-        """In the order in which they began to wait."""
+        """In the order in which they started to wait."""
         self.waiting_since = 0.0
-        """As it was noticed by `Room.reclaim`; 0: it was not."""
+        """When `Budget.reclaim` noticed the wait; 0: not yet."""
 
     def has_room(self, size: int) -> bool:
-        """With that much more it would hold no more than is left free for all others."""
+        """Whether the account, with this much more, would still hold no more than is left free for all others."""
         budget = self.budget
         return budget.used + self.held + 2 * size <= budget.limit
 
 
 class Claim:
-    """What one connection, one stream or one body holds of its account."""
+    """What one connection, stream or body holds of its account."""
 
     __slots__ = (
         "account",
@@ -156,7 +157,7 @@ class Claim:
     )
 
     def __init__(self, account: Account, holder: Holder | None = None, *, free_bytes: int = FREE_BYTES) -> None:
-        """Without a holder it only counts."""
+        """A claim without a holder only counts."""
         self.free_bytes = free_bytes
         self.account = account
         self.holder = holder
@@ -164,21 +165,22 @@ class Claim:
         self.is_waiting = False
         self.wanted = self.rest = 0
         self.is_unfinished = False
-        """It depends on the client when this is given back."""
+        """The client decides when this is released."""
         self.owed = 0
-        """While it is beyond the limit: what it has to give back before another one may be."""
+        """While it is beyond the limit: what it has to release before another claim may exceed it."""
         account.claims.add(self)
 
     def count(self, size: int) -> None:
-        """Bytes that are there already, so nobody asks whether there is room for them."""
+        """Counts bytes that have arrived already, without asking."""
         account = self.account
         self.held += size
         account.held += size
         account.budget.used += size
 
     def hold(self, size: int) -> None:
-        """It has so many bytes, whatever there was room for. What its account has no room for is in excess: that is not
-        counted as used, because others, who can do nothing about it, would have to wait for it."""
+        """Holds exactly this many bytes, whether or not there is memory for them. What its account has no memory for is
+        in excess: that does not count as used, because others, who can do nothing about it, would have to wait for
+        it."""
         if size <= self.held and not self.excess:
             self.release(self.held - size)
             return
@@ -193,8 +195,8 @@ class Claim:
             self.release(self.held - fitting)
 
     def reserve(self, size: int, rest: int = 0) -> int | None:
-        """Asks for room for `size` bytes more, of the `rest` that is still to come. Returns how much there is room for,
-        which may be the rest at once; None: the holder is told when it is its turn."""
+        """Asks for `size` bytes more, of the `rest` that is still to come. Returns how much is granted, which may be
+        the rest at once; None: the holder is called when it is granted."""
         account = self.account
         budget = account.budget
         if self.held + size <= self.free_bytes or (not budget.waiting and account.has_room(size)):
@@ -206,7 +208,7 @@ class Claim:
         return budget.serve(self)
 
     def reserve_up_to(self, most: int, least: int) -> int | None:
-        """As much as there is room for, within these bounds; None: the holder is told when there is the least."""
+        """Reserves as much as there is within these limits. None: the holder is called when the least is granted."""
         account = self.account
         budget = account.budget
         granted = (budget.limit - budget.used - account.held) // 2
@@ -245,7 +247,7 @@ class Claim:
             del account.budget.waiting[account]
 
     def move(self, account: Account) -> None:
-        """To the account of the user who has logged in, with all that it holds."""
+        """Moves the claim, with all that it holds, to the account of the user who has logged in."""
         was_waiting, held, excess = self.is_waiting, self.held, self.excess
         if account is self.account:
             return
@@ -259,7 +261,7 @@ class Claim:
             self.holder.on_room(granted)
 
     def close(self) -> None:
-        """Gives back what there is, and waits no more."""
+        """Releases everything and stops waiting."""
         if self.is_waiting:
             self.stop_waiting()
         account = self.account

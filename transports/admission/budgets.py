@@ -1,7 +1,7 @@
-"""The rooms of a server, and whose account a client's requests and responses are on.
+"""The budgets of a server, and whose account a client's requests and responses are counted in.
 
-Clients that have not logged in have a small room of their own, where each address has an account. A user has an account
-in each of the others, whatever the number of their connections.
+Clients that have not logged in share a small budget, in which each address has an account. In the other budgets each
+user has one, however many connections they have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from whippet.app.model.sessions import Session
 from whippet.transports.admission.budget import Account, Budget
 
 IPV6_NETWORK_BYTES = 8
-"""The part of an IPv6 address that one subscriber has for themselves."""
+"""The part of an IPv6 address that identifies one subscriber."""
 
 
 class Budgets:
@@ -27,7 +27,7 @@ class Budgets:
         self._all = self.frames, self.bodies, self.unauthenticated, self.responses
 
     def requests_of(self, session: Session) -> Account:
-        """For what comes over a connection that stays."""
+        """The account of requests on connections that stay open."""
         return self._account(self.frames, session)
 
     def bodies_of(self, session: Session) -> Account:
@@ -45,16 +45,16 @@ class Budgets:
 
     @property
     def are_responses_many(self) -> bool:
-        """So many are held that somebody may have more than their share."""
+        """Responses hold so much memory that some account may exceed its share."""
         return self.responses.used >= self.responses.limit // 4
 
     @property
     def is_contended(self) -> bool:
-        """Somebody waits for room for a response, or more is held than there is room for."""
+        """A claim waits for memory for a response, or responses exceed the limit."""
         return bool(self.responses.waiting or self.responses.excess)
 
     def reclaim(self, now: float) -> None:
-        """Ends whatever has to be given up for the sake of others; to be asked at intervals."""
+        """Reclaims memory that others have waited for; called at intervals."""
         for budget in self._all:
             budget.reclaim(now)
 
@@ -64,7 +64,7 @@ def _key(session: Session) -> Hashable:
 
 
 def network_of(host: str) -> Hashable:
-    """A host that has many addresses of IPv6 is one client all the same."""
+    """A host with many IPv6 addresses counts as one client."""
     if not host.startswith("["):
         return host
     return ipaddress.IPv6Address(host.strip("[]").partition("%")[0]).packed[:IPV6_NETWORK_BYTES]

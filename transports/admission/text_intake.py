@@ -1,4 +1,4 @@
-"""Messages of text, gathered from the fragments that a client sends. They take room as requests in frames.py do."""
+"""Joins the fragments of a client's text messages. They reserve memory as requests in frame_intake.py do."""
 
 from __future__ import annotations
 
@@ -6,46 +6,57 @@ from collections import deque
 from collections.abc import Callable
 
 from whippet.transports.admission.budget import FREE_BYTES, Account, Claim, step
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 
 
 class TextIntake:
     """The messages of one connection."""
 
-    __slots__ = ("_reserved", "_resume", "_text", "ahead", "aside", "began_at", "claim", "cut", "in_hand")
+    __slots__ = (
+        "_reserved",
+        "_resume",
+        "_text",
+        "began_at",
+        "claim",
+        "in_progress",
+        "on_reclaimed",
+        "queue",
+        "unparsed",
+    )
 
-    def __init__(self, account: Account, resume: Callable[[], None], cut: Callable[[], None]) -> None:
-        """`resume` is called when the client may be read from again, `cut` when it has to be ended for the sake of
-        others."""
+    def __init__(self, account: Account, resume: Callable[[], None], on_reclaimed: Callable[[], None]) -> None:
+        """`resume` is called when the client may be read from again, `on_reclaimed` when others need the memory that it
+        holds."""
         self.claim = Claim(account, self)
-        self.ahead: deque[bytes] = deque()
-        """Messages that are still to be answered."""
-        self.aside: memoryview | None = None
-        """What was read when there were enough messages ahead already."""
+        self.queue: deque[bytes] = deque()
+        """Messages to answer."""
+        self.unparsed: memoryview | None = None
+        """What was read while the queue was full."""
         self.began_at = 0.0
-        """When an unfinished message was seen first; set by the transport, and 0 again when the message is there."""
-        self.in_hand = 0
-        """Bytes of the message that is being answered; set by the transport, which gives them back."""
-        self.cut = cut
+        """When an unfinished message was first seen; set by the transport, and reset to 0 when the message is
+        complete."""
+        self.in_progress = 0
+        """Bytes of the message that is being answered; set by the transport, which releases them."""
+        self.on_reclaimed = on_reclaimed
         self._resume = resume
         self._text = bytearray()
         self._reserved = 0
-        """Room that the unfinished message has."""
+        """Memory of the unfinished message."""
 
     @property
     def size(self) -> int:
-        """Of the unfinished message, as far as it is there."""
+        """The bytes of the unfinished message so far."""
         return len(self._text)
 
     @property
     def can_read(self) -> bool:
-        return not (self.claim.is_waiting or self.aside is not None or len(self.ahead) >= AHEAD_MAX)
+        return not (self.claim.is_waiting or self.unparsed is not None or len(self.queue) >= QUEUE_MAX)
 
     def is_late(self, now: float, seconds_max: float) -> bool:
         return bool(self.began_at) and not self.claim.is_waiting and now > self.began_at + seconds_max
 
     def gather(self, content: memoryview, bytes_max: int, *, is_last: bool) -> None:
-        """A piece of a message that may have so many bytes. UnicodeDecodeError: it is no text."""
+        """Adds a piece of a message of at most `bytes_max`. Raises UnicodeDecodeError if it is not text."""
         text, claim = self._text, self.claim
         if is_last and not claim.is_unfinished:
             whole = bytes(content)
@@ -71,7 +82,7 @@ class TextIntake:
         self._add(bytes(text))
 
     def _add(self, message: bytes) -> None:
-        self.ahead.append(message)
+        self.queue.append(message)
         if self.claim.held > FREE_BYTES and not self.claim.account.has_room(0):
             self.claim.reserve(0)
 
@@ -83,25 +94,22 @@ class TextIntake:
         self._reserved += granted
         self._resume()
 
-    def on_reclaimed(self) -> None:
-        self.cut()
-
-    def set_aside(self, rest: memoryview) -> None:
-        self.aside = rest
+    def keep_unparsed(self, rest: memoryview) -> None:
+        self.unparsed = rest
         self.claim.count(len(rest))
 
-    def take_aside(self) -> memoryview | None:
-        aside, self.aside = self.aside, None
-        if aside is not None:
-            self.claim.release(len(aside))
-        return aside
+    def take_unparsed(self) -> memoryview | None:
+        unparsed, self.unparsed = self.unparsed, None
+        if unparsed is not None:
+            self.claim.release(len(unparsed))
+        return unparsed
 
     def drop(self) -> None:
-        """No more messages: forgets what is not in hand."""
+        """Forgets everything but the message in progress."""
         self.claim.stop_waiting()
-        self.ahead.clear()
-        self.aside = None
+        self.queue.clear()
+        self.unparsed = None
         self._text, self._reserved = bytearray(), 0
-        self.claim.release(self.claim.held - self.in_hand)
-        if not self.in_hand:
+        self.claim.release(self.claim.held - self.in_progress)
+        if not self.in_progress:
             self.claim.close()

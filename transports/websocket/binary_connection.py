@@ -1,14 +1,14 @@
-"""The binary protocols over WebSocket: a connection as over TCP whose bytes come in frames and leave in frames.
+"""The binary protocols over WebSocket: a TCP connection whose bytes arrive and leave in frames.
 
-Where messages begin and end says nothing: what is in them, one after the other, is a stream of bytes, and requests are
-cut out of that as they are on TCP, by the same code and within the same bounds. Bytes of a request that is known to be
-large are read into its own buffer, and unmasked there.
+The boundaries of messages mean nothing: their contents, one after the other, are a byte stream, from which requests are
+cut as on TCP, by the same code and within the same limits. Bytes of a request that is known to be large are read into
+its own buffer, and unmasked there.
 
-How it ends: requests in hand are answered; a client that has sent a Close frame, or has broken the rules, is sent one.
-From the latter we hear no more, but wait a moment until it has closed, so that the frame is not lost on the way. When
-it is us who go there is none: clients of 0.6 and 0.7 come back after a connection that was lost, but not after one that
-was closed. Pings keep the connection known to what is between us; official clients look at their socket only when they
-have asked for something, so nobody is cut off for not answering.
+How it ends: requests in progress are answered. A client that has sent a Close frame, or has broken the rules, is sent
+one; in the latter case the connection waits a moment for the client to close, so that the frame is not lost on the way.
+When the server closes on its own it sends none: clients 0.6 and 0.7 reconnect after a lost connection, but not after a
+closed one. Pings keep the connection open in proxies; official clients read their socket only while they wait for a
+response, so no client is closed for not answering.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incomi
 _log = logging.getLogger(__name__)
 
 READ_BYTES = 64 << 10
-"""What is read at once where it is not known what comes: a read may hold thousands of tiny frames, which takes time."""
+"""The most that one read returns while its content is unknown: it may hold thousands of tiny frames, which take
+time."""
 DIRECT_BYTES_MIN = 16 << 10
-"""From here on the payload of a frame is read to where it belongs."""
+"""From this size on the payload of a frame is read into the buffer of its request."""
 PING_SECONDS = 30.0
-"""How long nothing may be heard of a client until it is pinged."""
+"""A client that has sent nothing for this long is pinged."""
 
 
 class BinaryConnection(tcp.Connection):
     TRANSPORT = Transport.WEBSOCKET
 
     __slots__ = (
+        "_close_frame",
         "_closed_by_client",
-        "_goodbye",
-        "_heard_at",
         "_incoming",
         "_is_direct",
         "_pinged_with",
         "_read_bytes",
+        "_received_at",
         "_unsent_bytes_max",
     )
 
@@ -59,17 +60,17 @@ class BinaryConnection(tcp.Connection):
         self._read_bytes = config.read_buffer_size or READ_BYTES
         self._unsent_bytes_max = config.max_write_buffer_size
         self._is_direct = False
-        """What is read now goes where it belongs."""
+        """The current read goes into the buffer of a request."""
         self._pinged_with: bytes | None = None
-        """The last ping that came while there was no room for its answer."""
-        self._goodbye: tuple[int | None, str] | None = None
-        """Code and reason of a Close frame that is due."""
+        """The last ping that arrived while its answer could not be sent."""
+        self._close_frame: tuple[int | None, str] | None = None
+        """Code and reason of a Close frame to send."""
         self._closed_by_client = False
-        self._heard_at = 0.0
+        self._received_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     # ------------------------------------------------------------------------------------------------- receiving
 
@@ -87,7 +88,7 @@ class BinaryConnection(tcp.Connection):
         return scratch[:FREE_BYTES] if self._intake.claim.account.waiting else scratch[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         if self._lingers_until:
             return
         if self._is_direct:
@@ -108,32 +109,32 @@ class BinaryConnection(tcp.Connection):
                     if self._closed_by_client:
                         break
                 elif opcode == TEXT:
-                    violation = Violation(CloseCode.UNSUPPORTED_DATA, "messages are binary here")
+                    violation = Violation(CloseCode.UNSUPPORTED_DATA, "messages must be binary")
                     break
                 else:
-                    # What was a header's place is written over.
+                    # Overwrites the frame header that was here.
                     data[size : size + len(content)] = content
                     size += len(content)
         except Violation as violated:
             violation = violated
         if size:
-            self._hear(data[:size])
+            self._receive(data[:size])
         if violation is not None:
             _log.info("%s: closed, because %s", self.address, violation)
-            self._goodbye = (violation.code, violation.reason)
+            self._close_frame = (violation.code, violation.reason)
             self.drain()
         elif self._closed_by_client:
             self.drain()
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:
-            # Of one who does not take what he is sent, the last is answered, when there is room.
+            # While the client does not read, only its last ping is kept, and answered later.
             if self._writable is not None:
                 self._pinged_with = bytes(content)
             elif not self._transport.is_closing():
                 self._pong(content)
         elif opcode == CLOSE:
-            self._goodbye = (framing.close_code(content), "")
+            self._close_frame = (framing.close_code(content), "")
             self._closed_by_client = True
 
     def _pong(self, content: Readable) -> None:
@@ -150,14 +151,14 @@ class BinaryConnection(tcp.Connection):
     def _send(self, buffers: list[Readable]) -> None:
         self._transport.writelines(framing.binary(buffers))
         if self._unsent_bytes_max and self._transport.get_write_buffer_size() > self._unsent_bytes_max:
-            _log.info("%s: closed, because websocket.max_write_buffer_size waits for it", self.address)
+            _log.info("%s: closed, because more than websocket.max_write_buffer_size is unsent", self.address)
             self.abort()
 
     def _close(self, *, is_over: bool) -> None:
-        if self._goodbye is None:
+        if self._close_frame is None:
             super()._close(is_over=is_over)
         elif not (self._lingers_until or self._transport.is_closing()):
-            self._transport.write(framing.close(*self._goodbye))
+            self._transport.write(framing.close(*self._close_frame))
             super()._close(is_over=self._closed_by_client)
 
     def overdue(self, now: float) -> str | None:
@@ -167,8 +168,8 @@ class BinaryConnection(tcp.Connection):
         return reason
 
     def _ping(self, now: float) -> None:
-        if now - self._heard_at > PING_SECONDS and self._writable is None:
-            self._heard_at = now
+        if now - self._received_at > PING_SECONDS and self._writable is None:
+            self._received_at = now
             self._transport.write(framing.header(PING, 0))
 
 

@@ -1,14 +1,15 @@
-"""The channel for browsers: one client's side of it. Commands come in, answers and what he has subscribed to go out.
+"""The channel for browsers on one connection: commands arrive, responses and subscribed messages leave.
 
-1. A command is an object with an `id`, which its answer has as well, a `cmd`, and its members; transports/websocket/
-   commands.py has those of HTTP. The answer has `ok`, or `error`, which is the body that HTTP has for one.
-2. Commands are carried out in their order, each when the one before is answered; a poll that waits is taken out of that
-   order, so that nothing waits for it.
-3. Who speaks: whoever the token belongs to that was given when the connection was made, or by `sign_in`, or that a
-   login has given. It is looked at anew for each command and, while something is subscribed, each second: when it ends,
-   what was subscribed ends, and the client may sign in again on the same connection.
-4. What is subscribed has a number, which all that is said of it has as `sub`. It says no more than it was granted
-   credit for, and says what it had to skip. The last that it says has `end`.
+1. A command is an object with an `id`, which its response repeats, a `cmd`, and its members;
+   transports/websocket/commands.py takes them from HTTP. The response has `ok`, or `error` with the body of an HTTP
+   error.
+2. Commands are executed in order, each after the response to the one before. A poll that waits leaves this order, so
+   that nothing waits for it.
+3. The user is the one of the token that was given when the connection was opened, by `sign_in`, or by a login. The
+   token is checked for each command and, while there are subscriptions, every second. When it ends, the subscriptions
+   end, and the client may sign in again on the same connection.
+4. A subscription has a number, which all its messages carry as `sub`. It sends no more than it has credit for, and
+   reports what it had to skip. Its last message has `end`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ID_BYTES_MAX = 128
-APART_MAX = 16
-"""Polls of one connection that wait; one more waits in the order of the commands."""
+WAITING_POLLS_MAX = 16
+"""Waiting polls of one connection; one more waits in the order of the commands."""
 CHECKED_TOGETHER = 16
-"""After so many subscriptions were looked at, others get their turn."""
+"""After checking this many subscriptions, other callbacks run."""
 GIVES_TOKEN = frozenset({"log_in", "log_in_with_personal_access_token"})
 _decoder = msgspec.json.Decoder(Members)
 _encode = msgspec.json.Encoder().encode
@@ -78,8 +79,8 @@ class Channel:
         self._subscriptions: dict[int, Subscription] = {}
         self._last_number = 0
         self._call: Call | None = None
-        """Whose response has still to be sent."""
-        self._apart: set[asyncio.Task[None]] = set()
+        """The command whose response has to be sent."""
+        self._polls: set[asyncio.Task[None]] = set()
         self.session: Session = link.session
         self.api.gateway.sessions.add(self.session)
 
@@ -89,13 +90,13 @@ class Channel:
 
     # ------------------------------------------------------------------------------------------------- commands
 
-    async def hear(self, text: bytes) -> None:
+    async def handle(self, text: bytes) -> None:
         identity = NULL
         try:
             members = _members(text)
             identity = _identity(members)
             name = _text_of(members, "cmd")
-            said = await self._carry_out(identity, name, members)
+            said = await self._execute(identity, name, members)
         except Gone:
             raise
         except Exception as error:  # noqa: BLE001 -- told to the client, and logged if it is a defect
@@ -110,8 +111,8 @@ class Channel:
             if call is not None:
                 call.close()
 
-    async def _carry_out(self, identity: bytes, name: str, members: Members) -> bytes | None:
-        """None: it is answered later."""
+    async def _execute(self, identity: bytes, name: str, members: Members) -> bytes | None:
+        """Returns None if the response follows later."""
         match name:
             case "sign_in":
                 token = _decoded(members, SignIn).token
@@ -138,8 +139,8 @@ class Channel:
             call.caller = await self._authenticate()
             call.authorization = self._authorization
         await command.fill(call, members)
-        if getattr(call.query, "wait", "") and len(self._apart) < APART_MAX:
-            self._begin_apart(identity, command, call)
+        if getattr(call.query, "wait", "") and len(self._polls) < WAITING_POLLS_MAX:
+            self._start_poll(identity, command, call)
             return None
         self._call = call
         return await self._answer(command, call)
@@ -156,26 +157,26 @@ class Channel:
             self._sign_out("unauthenticated", "The user has logged out")
         return said
 
-    def _begin_apart(self, identity: bytes, command: Command, call: Call) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry_out_apart(identity, command, call))
-        self._apart.add(task)
-        task.add_done_callback(self._answered_apart)
+    def _start_poll(self, identity: bytes, command: Command, call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(self._run_poll(identity, command, call))
+        self._polls.add(task)
+        task.add_done_callback(self._on_poll_done)
 
-    def _answered_apart(self, task: asyncio.Task[None]) -> None:
-        self._apart.discard(task)
+    def _on_poll_done(self, task: asyncio.Task[None]) -> None:
+        self._polls.discard(task)
         self.link.poll_answered()
 
     @property
     def is_polling(self) -> bool:
         """A poll that waits for messages is not answered yet."""
-        return bool(self._apart)
+        return bool(self._polls)
 
     def abandon_polls(self) -> None:
-        polls, self._apart = self._apart, set()
+        polls, self._polls = self._polls, set()
         for task in polls:
             task.cancel()
 
-    async def _carry_out_apart(self, identity: bytes, command: Command, call: Call) -> None:
+    async def _run_poll(self, identity: bytes, command: Command, call: Call) -> None:
         with contextlib.closing(call), contextlib.suppress(Gone):
             try:
                 said, member = await answer(command, call), b',"ok":'
@@ -189,12 +190,14 @@ class Channel:
     # ------------------------------------------------------------------------------------------------- who speaks
 
     def _stranger(self) -> Session:
-        """For a login, which makes its session its user's: who speaks here is decided by the token that it gives."""
+        """Returns a session for a login, which sets its user. The channel itself acts for the user of the token that
+        the login returns."""
         own = self.session
         return Session(own.transport, own.address, self.api.gateway.clock(), _stay, own.reached_at)
 
     async def sign_in(self, authorization: bytes) -> None:
-        """With what came when the connection was made: it is over if that is not good."""
+        """Signs in with the token that was given when the connection was opened; closes the connection if that
+        fails."""
         try:
             await self._sign_in(authorization)
         except CommandError as refused:
@@ -210,9 +213,9 @@ class Channel:
         return SignedIn(caller.user.id, caller.user.username)
 
     async def _authenticate(self) -> Caller:
-        """Who asks now: what the connection has been told may have ended meanwhile."""
+        """Returns the caller, whose token may have ended since the last command."""
         if self._authorization is None:
-            raise CommandError(Code.UNAUTHENTICATED, "sign in first, with `sign_in` and a token, or with `log_in`")
+            raise CommandError(Code.UNAUTHENTICATED, "sign in first: use `sign_in` with a token, or `log_in`")
         try:
             caller = await authentication.authenticate(self.api, self._authorization)
         except CommandError as refused:
@@ -221,7 +224,7 @@ class Channel:
         if self.caller is None or caller.user is not self.caller.user:
             self._sign_out("unauthenticated", "The token is another user's now")
             raise CommandError(Code.UNAUTHENTICATED)
-        # A personal access token is still good after a new password has ended the sessions.
+        # A personal access token stays valid after a new password has ended the sessions.
         self.session.login = caller.user.login
         return caller
 
@@ -235,7 +238,8 @@ class Channel:
 
     async def _subscribe(self, members: Members) -> bytes:
         if len(self._subscriptions) >= self._subscriptions_max:
-            sentence = f"A connection has at most {self._subscriptions_max} (websocket.channel.subscriptions)"
+            setting = "websocket.channel.subscriptions"
+            sentence = f"A connection may have at most {self._subscriptions_max} subscriptions ({setting})"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, code="too_many_subscriptions")
         login, places = self.session.login, self.api.subscriptions
         assert login is not None
@@ -265,11 +269,11 @@ class Channel:
     def _subscription(self, number: int) -> Subscription:
         found = self._subscriptions.get(number)
         if found is None:
-            raise Refused(HTTPStatus.NOT_FOUND, f"There is no subscription {number}", "sub")
+            raise Refused(HTTPStatus.NOT_FOUND, f"Subscription {number} does not exist", "sub")
         return found
 
     async def check(self) -> None:
-        """Whether all that is subscribed may go on; asked at intervals."""
+        """Ends subscriptions that the user may not keep; called at intervals."""
         try:
             await self._authenticate()
         except CommandError:
@@ -287,7 +291,7 @@ class Channel:
     # ------------------------------------------------------------------------------------------------- the end
 
     def part(self, *, is_heard: bool) -> None:
-        """The connection is about to end: each subscription may still say where it is, if anybody hears that."""
+        """The connection is about to end. If the client still receives, each subscription sends where it stopped."""
         for subscription in list(self._subscriptions.values()):
             subscription.end("stopping" if is_heard else None, "The connection ends")
 
@@ -300,7 +304,7 @@ class Channel:
 
 
 def _stay() -> None:
-    """It has no connection to end."""
+    """Does nothing: there is no connection to end."""
 
 
 # ------------------------------------------------------------------------------------------------- what a command says
@@ -310,24 +314,24 @@ def _members(text: bytes) -> Members:
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, "A message is an object of JSON, with `id` and `cmd`") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, "A message must be a JSON object with `id` and `cmd`") from None
 
 
 def _identity(members: Members) -> bytes:
     raw = bytes(members.pop("id", b""))
     if not raw or len(raw) > ID_BYTES_MAX:
-        raise Refused(HTTPStatus.BAD_REQUEST, "A command has an `id`, a number or a short text", "id")
+        raise Refused(HTTPStatus.BAD_REQUEST, "A command needs an `id`: a number or a short text", "id")
     try:
         return _encode(msgspec.json.decode(raw, type=int | str))
     except msgspec.MsgspecError:
-        raise Refused(HTTPStatus.BAD_REQUEST, "A command has an `id`, a number or a short text", "id") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, "A command needs an `id`: a number or a short text", "id") from None
 
 
 def _text_of(members: Members, name: str) -> str:
     try:
         return msgspec.json.decode(members.pop(name, b""), type=str)
     except msgspec.MsgspecError:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"A command has a text `{name}`", name) from None
+        raise Refused(HTTPStatus.BAD_REQUEST, f"A command needs a text `{name}`", name) from None
 
 
 def _number_of(members: Members) -> int:
@@ -345,13 +349,13 @@ def _decoded(members: Members, into: Any) -> Any:
 
 
 def failure(error: Exception, address: str) -> bytes:
-    """What the member `error` is."""
+    """Returns the value of the member `error`."""
     found: HttpResponse
     if isinstance(error, Refused):
         found = refusal_response(error)
     elif isinstance(error, CommandError):
         found = command_error_response(error)
     else:
-        _log.error("%s: a command ended in a defect", address, exc_info=error)
+        _log.error("%s: a command failed with an unexpected error", address, exc_info=error)
         found = bug_response()
     return found.body

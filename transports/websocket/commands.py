@@ -1,11 +1,10 @@
-"""The commands of the channel for browsers: the operations of HTTP by their names, and what needs a connection.
+"""The commands of the channel for browsers: the operations of HTTP by their names, and those that need a connection.
 
-A command is an object of JSON. Its members are what HTTP has in the path, behind the question mark and in the body of
-the operation; no two of those have one name. They are decoded by the very structs of HTTP, its handler is called, and
-its answer is the member `ok` as it would have been the body over HTTP: text in place of what is no JSON, and octets in
-base64.
+A command is a JSON object. Its members are what HTTP has in the path, the query and the body of the operation; no two
+of those have the same name. They are decoded by the structs of HTTP, its handler is called, and the body that HTTP
+would return becomes the member `ok`: as text if it is not JSON, or in base64 if it is binary.
 
-What only a connection can be, a member of a consumer group, has commands of its own.
+The commands of group members, which only a connection can be, are defined here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 Members = dict[str, msgspec.Raw]
 
 NOT_HERE = frozenset({"tail_messages"})
-"""`subscribe` does that here."""
+"""`subscribe` replaces it."""
 ALIASES = {
     "flush_unsaved_buffer": "flush",
     "login_user": "log_in",
@@ -62,7 +61,7 @@ NULL = b"null"
 
 class GroupPollQuery(msgspec.Struct, frozen=True):
     partition_id: U32 | msgspec.UnsetType = msgspec.UNSET
-    """Absent: one of the connection's own, in turn."""
+    """If absent, the connection's own partitions take turns."""
     count: U32 = 10
 
 
@@ -78,7 +77,7 @@ class Assignment(msgspec.Struct, frozen=True):
     generation: int
     partitions: list[int]
     finishing: list[int]
-    """Those that go to another member as soon as what was polled of them is committed."""
+    """Partitions that move to another member as soon as what was polled of them is committed."""
 
 
 async def get_session(call: Call) -> system.ClientDetails:
@@ -145,7 +144,7 @@ OWN: Sequence[Operation] = (
 
 
 class Command:
-    """An operation, and which members of a command are what of it."""
+    """An operation, and where each member of a command belongs."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -155,8 +154,8 @@ class Command:
         self.decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
 
     async def fill(self, call: Call, members: Members) -> None:
-        """Decodes the members other than `id` and `cmd`. A member that the operation does not have would do nothing, so
-        it is refused; where there is a body, the body decides, as over HTTP."""
+        """Decodes all members but `id` and `cmd`. An unknown member would have no effect, so it is refused; if there is
+        a body, the decoder of the body decides, as over HTTP."""
         operation = self.operation
         call.parameters = parameters.convert_path(
             {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
@@ -189,21 +188,21 @@ def _path_text(name: str, raw: msgspec.Raw | None) -> str:
 
 
 def _scalar(name: str, raw: msgspec.Raw) -> str:
-    """As it would stand in a URL."""
+    """Returns the value as it would appear in a URL."""
     try:
         found = msgspec.json.decode(raw, type=str | bool | int)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"`{name}` has to be a text or a number", name) from None
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`{name}` must be a text or a number", name) from None
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 
 def _object(members: Members) -> bytes:
-    """JSON again, without taking the values apart."""
+    """Returns the members as JSON, without decoding their values."""
     return b"{" + b",".join([b"%b:%b" % (_encode(name), value) for name, value in members.items()]) + b"}"
 
 
 class Commands:
-    """All of them, for all connections."""
+    """The commands of all connections."""
 
     def __init__(self, api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> None:
         self.api = api
@@ -218,7 +217,7 @@ class Commands:
     def find(self, name: str) -> Command:
         found = self._by_name.get(name)
         if found is None:
-            raise Refused(HTTPStatus.NOT_FOUND, f"There is no command {name[:100]!r}", "cmd")
+            raise Refused(HTTPStatus.NOT_FOUND, f"The command {name[:100]!r} does not exist", "cmd")
         return found
 
     def call(self, command: Command, session: Session, link: TextConnection) -> Call:
@@ -231,7 +230,7 @@ class Commands:
             "headers": [],
             "client": None,
             "server": (session.reached_at, self.api.gateway.addresses.websocket),
-            CUT: link.give_way,
+            CUT: link.close_for_others,
         }
         return Call(self.api, operation, scope, _receiving(link.gone), session)
 
@@ -245,7 +244,7 @@ def _receiving(gone: asyncio.Future[None]) -> Receive:
 
 
 async def answer(command: Command, call: Call) -> bytes:
-    """What the member `ok` is, as JSON. It takes room until it is sent."""
+    """Returns the value of the member `ok` as JSON, and holds its memory until it is sent."""
     said = await _answer(command, call)
     if len(said) > FREE_BYTES:
         call.response_reservation().hold(len(said))

@@ -1,11 +1,12 @@
-"""What subscribers of a topic are told, made once for all of them, whatever each of them filters by.
+"""What subscribers of a topic receive, encoded once for all of them, whatever their filters are.
 
-1. A piece of a topic is read, taken apart and encoded as JSON once. If anybody filters, an index says which messages
-   have a user header with a certain key, or with that key and a certain value; so another filter costs a look-up in it
-   and a copy of what it finds, and no look at any message.
-2. There are two forms of a piece: of all messages, without an index, and of those with user headers, with one. No
-   filter ever wants a message without user headers.
-3. Nothing that a client has chosen is kept here: the index has keys and values of messages, and goes with its piece.
+1. A piece of a topic is read, decoded and encoded as JSON once. If any subscriber filters, an index maps each user
+   header's key, and each key with its value, to the messages that have it. So another filter costs a lookup and a copy
+   of what it finds, but does not look at any message.
+2. A piece has two forms: all messages without an index, and the messages with user headers with one. No filter selects
+   a message without user headers.
+3. Nothing that a client has chosen is kept here: the index has keys and values of messages, and is dropped with its
+   piece.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from whippet.transports.http.forms.user_headers import PART_BYTES_MAX, HeaderEnt
 
 NUMBER_BITS_MAX = 128
 INDEX_ENTRY_BYTES = 300
-"""An entry of the index takes about so many."""
+"""The approximate size of an index entry."""
 HEADER_BYTES_MIN = 12
-"""A user header takes so many at least: five for the length and the kind of each part, and the parts."""
+"""The least size of a user header: five bytes for the length and the kind of each part, and the parts."""
 _encode = msgspec.json.Encoder().encode
 
 Selector = tuple[bytes, str, bytes | int | None]
-"""The key of a user header, what its value is taken for, and the value."""
+"""The key of a user header, the kind of its value, and the value."""
 ANY, TEXT, FLAG, NUMBER = "any", "text", "flag", "number"
 
 
 class Filter(msgspec.Struct, frozen=True):
     header: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    """Messages that have a user header with this key."""
+    """Selects messages that have a user header with this key."""
     value: str | int | bool | None = None
-    """And this value."""
+    """And with this value."""
     key: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    """The partition that messages with this key are sent to; what else is in it comes as well."""
+    """Selects the partition that messages with this key are sent to, including its other messages."""
 
     def __post_init__(self) -> None:
         value = self.value
         if value is not None and self.header is None:
-            raise ValueError("a value is that of a header")
+            raise ValueError("`value` needs `header`")
         for name, text in (("header", self.header), ("value", value), ("key", self.key)):
             size = len(text.encode()) if isinstance(text, str) else 0
             if size > PART_BYTES_MAX:
@@ -56,7 +57,7 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def selector(self) -> Selector | None:
-        """What to look up in the index of a piece; None: all messages are wanted."""
+        """What to look up in the index of a piece; None selects all messages."""
         if self.header is None:
             return None
         key, value = self.header.encode(), self.value
@@ -68,8 +69,8 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def _selectors(entry: HeaderEntry) -> Iterator[Selector]:
-    """All that find a message with this user header. A text is one of a string, or the bytes of anything; a number that
-    of any kind of number."""
+    """Yields all selectors that match a message with this user header. A text matches strings and raw bytes; a number
+    matches any kind of integer."""
     key, kind, octets = entry.key.value, entry.value.kind, entry.value.value
     yield key, ANY, None
     if kind in ("string", "raw"):
@@ -81,7 +82,7 @@ def _selectors(entry: HeaderEntry) -> Iterator[Selector]:
 
 
 class EncodedPiece:
-    """The messages of a piece as JSON, one after the other, and what is in it."""
+    """The messages of a piece as JSON, one after the other, with their index."""
 
     __slots__ = ("_index", "_joined", "_joined_bytes", "cuts", "gaps", "octets", "start")
 
@@ -93,18 +94,18 @@ class EncodedPiece:
         gaps: Sequence[tuple[int, int, int]],
         index: dict[Selector, list[int]],
     ) -> None:
-        """`ends` has, for each message, its partition among those of the feed, and the offset behind it."""
+        """`ends` has, for each message, the index of its partition in the feed, and the offset after it."""
         self.start = start
         self.octets = b",".join(items)
         self.gaps = gaps
-        """Before which message, in which partition, how many there are not."""
+        """Missing messages: before which message, in which partition, and how many."""
         end = -1
         cuts = []
         for item, (of, behind) in zip(items, ends, strict=True):
             end += len(item) + 1
             cuts.append((end, of, behind))
         self.cuts: Sequence[tuple[int, int, int]] = cuts
-        """For each message: where its JSON ends, its partition among those of the feed, the offset behind it."""
+        """For each message: where its JSON ends, the index of its partition in the feed, and the offset after it."""
         self._index = index
         self._joined: dict[Selector, bytes] = {}
         self._joined_bytes = 0
@@ -113,11 +114,11 @@ class EncodedPiece:
         return len(self.octets) + INDEX_ENTRY_BYTES * len(self._index)
 
     def matching(self, selector: Selector | None) -> Sequence[int]:
-        """Numbers of messages in this piece."""
+        """Returns the numbers of the matching messages in this piece."""
         return range(len(self.cuts)) if selector is None else self._index.get(selector, ())
 
     def joined(self, selector: Selector | None, numbers: Sequence[int]) -> Readable:
-        """The JSON of these messages, which are the first of those that match, or all of them."""
+        """Returns the JSON of these messages, which are all that match, or the first of them."""
         if selector is None:
             is_whole = len(numbers) == len(self.cuts)
             return self.octets if is_whole else memoryview(self.octets)[: self.cuts[len(numbers) - 1][0]]
@@ -127,7 +128,8 @@ class EncodedPiece:
         if found is None:
             found = self._join(numbers)
             if self._joined_bytes + len(found) <= len(self.octets):
-                # Others may have the same filter; those who have others must not fill the memory with copies.
+                # Other subscribers may have the same filter; many different filters must not fill the memory with
+                # copies.
                 self._joined[selector] = found
                 self._joined_bytes += len(found)
         return found
@@ -138,7 +140,7 @@ class EncodedPiece:
 
 
 def encoder(numbers: tuple[int, ...], *, is_indexed: bool) -> Encode[EncodedPiece]:
-    """For the partitions with these numbers."""
+    """Returns the encoder for the partitions with these numbers."""
     make = _indexed if is_indexed else _whole
 
     async def encode(position: Position, parts: Sequence[Part]) -> EncodedPiece:
@@ -175,7 +177,7 @@ def _made(
     is_wanted: Callable[[Outgoing, int], bool],
     index: dict[Selector, list[int]] | None = None,
 ) -> EncodedPiece:
-    """`is_wanted` is asked for the user headers of each message, and the number that it has if it is wanted."""
+    """`is_wanted` gets the user headers of each message, and the number that the message will have in the piece."""
     items: list[bytes] = []
     ends: list[tuple[int, int]] = []
     gaps: list[tuple[int, int, int]] = []

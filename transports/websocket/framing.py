@@ -1,10 +1,11 @@
-"""WebSocket frames (RFC 6455) as pure functions over bytes: taken off what a client says, put around what it is told.
+"""WebSocket frames (RFC 6455) as pure functions over bytes: decodes what a client sends, encodes what it receives.
 
-How a client's bytes are received: they come in any pieces, and a frame is not gathered. What is there of its payload is
-unmasked where it lies and passed on at once, so that the memory that a message takes is the business of whoever knows
-what is in it. Only the payload of a control frame, at most 125 bytes, is kept until it is whole.
+Bytes may arrive in any pieces, and frames are not collected: each part of a payload is unmasked in place and passed on
+at once, so that the caller decides how much memory a message takes. Only the payload of a control frame, at most 125
+bytes, is kept until it is complete.
 
-There are no extensions, so nothing is compressed. Whoever breaks the rules is answered with a `Violation`'s code.
+There are no extensions, so nothing is compressed. A client that breaks the rules causes a `Violation`, whose code
+closes the connection.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ MASKED, LENGTH = 0x80, 0x7F
 LENGTH_16, LENGTH_64 = 126, 127
 CONTROL_BYTES_MAX = 125
 FRAME_BYTES_MAX = 16 << 20
-"""Official clients take no more in one frame."""
+"""Official clients accept no larger frame."""
 IN_PLACE_BYTES_MIN = 8 << 10
-"""From here on numpy is quicker than a copy."""
+"""From this size on numpy is faster than a copy."""
 FRAGMENTS_FREE = 4096
 FRAGMENT_BYTES_MIN = 16
-"""How long the fragments of a message have to be on average, but for so many: each costs as much as many bytes."""
+"""The average size that the fragments of a message must have, except for the first `FRAGMENTS_FREE`: each fragment
+costs as much as many bytes."""
 APPLICATION_CODES = range(3000, 5000)
 
 
 class Violation(Exception):
-    """What a client does against the rules, and the code that the connection is closed with."""
+    """A violation of the rules, and the code that closes the connection."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -49,16 +51,16 @@ class Violation(Exception):
 
 
 class Piece(NamedTuple):
-    """Some of a message, or a control frame."""
+    """A part of a message, or a control frame."""
 
     opcode: int
-    """Of the message, not of the frame that continues it."""
+    """The opcode of the message, not that of a continuation frame."""
     content: memoryview
     is_last: bool
 
 
 class Incoming:
-    """What one client says, as it comes."""
+    """The decoder of one client's bytes."""
 
     __slots__ = (
         "_control",
@@ -79,41 +81,41 @@ class Incoming:
     def __init__(
         self, *, frame_bytes_max: int | None = None, message_bytes_max: int | None = None, unmasked_too: bool = False
     ) -> None:
-        """None: without a limit of its own."""
+        """None: no limit."""
         self._frame_bytes_max = frame_bytes_max
         self._message_bytes_max = message_bytes_max
         self._unmasked_too = unmasked_too
         self.position = 0
-        """Behind the last piece, in what is being taken apart."""
+        """The position after the last piece, in the data that is being decoded."""
         self._head = b""
         """The beginning of a header."""
         self._opcode = CONTINUATION
         self._fin = True
         self._left = 0
-        """Bytes of the payload that are still to come."""
+        """Bytes of the payload that have not arrived."""
         self._mask = b""
-        """As it begins with the next byte of the payload."""
+        """Rotated so that it starts with the next byte of the payload."""
         self._message = CONTINUATION
-        """The opcode of the message that goes on; CONTINUATION: none does."""
+        """The opcode of the message that will be continued; CONTINUATION if there is none."""
         self._message_bytes = 0
         self._fragments = 0
         self._control = b""
 
     @property
     def left(self) -> int:
-        """Bytes of a message that are sure to come next."""
+        """How many of the next bytes certainly belong to a message."""
         return self._left if self._opcode < CLOSE else 0
 
     def take(self, content: memoryview) -> None:
-        """Of the payload that is sure to come next, received elsewhere; it is unmasked there."""
+        """Unmasks bytes of the payload that the caller has read into its own buffer."""
         assert len(content) <= self._left
         self._unmask(content)
         if not self._left and self._fin:
             self._message = CONTINUATION
 
     def pieces(self, data: memoryview) -> Iterator[Piece]:
-        """What is in it, unmasked in its place: good until the bytes are written over. Whoever stops after a piece goes
-        on with the data behind `position`."""
+        """Yields the pieces in `data`, unmasked in place; they are valid until the bytes are overwritten. A caller that
+        stops after a piece continues with the data after `position`."""
         at, end = 0, len(data)
         while at < end:
             if not self._left:
@@ -141,11 +143,11 @@ class Incoming:
                 yield Piece(opcode, content, is_last)
 
     def _begin(self, data: memoryview) -> int:
-        """Takes the header of a frame; how many bytes of it were in `data`."""
+        """Decodes the header of a frame; returns how many of its bytes were in `data`."""
         before = len(self._head)
         head = self._head + bytes(data[: 14 - before])
         if len(head) < 2 or len(head) < (size := _header_bytes(head[1])):
-            # What is wrong already need not be waited for.
+            # Reports an error without waiting for the rest of the header.
             if head:
                 self._check(head[0], head[1] if len(head) > 1 else None)
             self._head = head
@@ -167,14 +169,14 @@ class Incoming:
     def _check(self, first: int, second: int | None) -> None:
         opcode = first & OPCODE
         if first & RESERVED:
-            raise Violation(CloseCode.PROTOCOL_ERROR, "reserved bits are set, and there is no extension")
+            raise Violation(CloseCode.PROTOCOL_ERROR, "reserved bits are set without an extension")
         if opcode in (CONTINUATION, TEXT, BINARY):
             if (opcode == CONTINUATION) != (self._message != CONTINUATION):
-                raise Violation(CloseCode.PROTOCOL_ERROR, "a message is continued, or not, at the wrong time")
+                raise Violation(CloseCode.PROTOCOL_ERROR, "a continuation frame is missing or unexpected")
         elif opcode not in (CLOSE, PING, PONG):
             raise Violation(CloseCode.PROTOCOL_ERROR, f"there is no opcode {opcode}")
         elif not first & FIN:
-            raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is in pieces")
+            raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented")
         if second is None:
             return
         if not second & MASKED and not self._unmasked_too:
@@ -196,7 +198,7 @@ class Incoming:
         if self._message_bytes_max is not None and self._message_bytes > self._message_bytes_max:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {self._message_bytes_max} bytes")
         if self._message_bytes < (self._fragments - FRAGMENTS_FREE) * FRAGMENT_BYTES_MIN:
-            raise Violation(CloseCode.POLICY_VIOLATION, "a message comes in too many too small fragments")
+            raise Violation(CloseCode.POLICY_VIOLATION, "a message has too many fragments that are too small")
 
     def _unmask(self, content: memoryview) -> None:
         size, mask = len(content), self._mask
@@ -214,7 +216,7 @@ def _header_bytes(second: int) -> int:
 
 
 def unmask(content: memoryview, mask: bytes) -> None:
-    """In its place."""
+    """Unmasks in place."""
     size = len(content)
     if size < IN_PLACE_BYTES_MIN:
         content[:] = apply_mask(content, mask)
@@ -230,7 +232,7 @@ def unmask(content: memoryview, mask: bytes) -> None:
 
 
 def header(opcode: int, size: int) -> bytes:
-    """Of a frame that is a whole message."""
+    """Returns the header of a frame that is a whole message."""
     first = FIN | opcode
     if size < LENGTH_16:
         return bytes((first, size))
@@ -240,7 +242,7 @@ def header(opcode: int, size: int) -> bytes:
 
 
 def binary(buffers: Sequence[Readable]) -> list[Readable]:
-    """Bytes as one message, or as several where one would be too long."""
+    """Encodes bytes as one message, or as several if one would be too long."""
     size = sum(map(len, buffers))
     if size <= FRAME_BYTES_MAX:
         return [header(BINARY, size), *buffers]
@@ -260,7 +262,7 @@ def binary(buffers: Sequence[Readable]) -> list[Readable]:
 
 
 def close(code: int | None, reason: str = "") -> bytes:
-    """None: without saying why."""
+    """Encodes a Close frame; None: without a code."""
     content = b"" if code is None else code.to_bytes(2, "big") + _shortened(reason)
     return header(CLOSE, len(content)) + content
 
@@ -270,14 +272,14 @@ def _shortened(reason: str) -> bytes:
 
 
 def close_code(content: memoryview) -> int | None:
-    """What a client says why it goes; None: nothing."""
+    """Returns the code of a client's Close frame; None if it has none."""
     if not content:
         return None
     code = int.from_bytes(content[:2], "big")
     if len(content) < 2 or not (code in EXTERNAL_CLOSE_CODES or code in APPLICATION_CODES):
-        raise Violation(CloseCode.PROTOCOL_ERROR, "the connection is closed with a code that there is not")
+        raise Violation(CloseCode.PROTOCOL_ERROR, "the close code is invalid")
     try:
         str(content[2:], "utf-8")
     except UnicodeDecodeError:
-        raise Violation(CloseCode.INVALID_DATA, "a reason is not UTF-8") from None
+        raise Violation(CloseCode.INVALID_DATA, "the close reason is not UTF-8") from None
     return code

@@ -1,8 +1,8 @@
-"""Subscribing to a consumer group: the connection is a member of it for as long as the subscription lasts.
+"""Subscriptions to a consumer group: the connection is a member of the group while the subscription lasts.
 
-What is polled for it is said as it comes; `ack` stores how far the group has come. When partitions come and go it hears
-which are its own: those that are `finishing` are read no further, and go to the next member as soon as all that was
-said of them is acknowledged. With `ack` auto what is said is stored as it is polled.
+Messages are pushed as they are polled; `ack` commits their offsets. When the assignment changes, the client is sent its
+partitions. Those that are `finishing` are not read any further, and move to the next member as soon as everything that
+was pushed of them is acknowledged. With `ack` set to `auto`, offsets are committed when messages are polled.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from whippet.transports.websocket.commands import Members
 
 LOOK_SECONDS = 0.25
-"""How long a change of what is its own may go unnoticed."""
+"""How long a change of the assignment may go unnoticed."""
 MESSAGES_MAX = 1000
-"""Of one poll."""
+"""The most messages of one poll."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,7 +50,7 @@ class ToGroup(msgspec.Struct, frozen=True, tag="group", tag_field="to"):
 class Ack(msgspec.Struct, frozen=True):
     partition_id: U32
     offset: U64
-    """Of the last message that is done with."""
+    """The offset of the last message that is processed."""
 
     def __post_init__(self) -> None:
         check_u64(self.offset)
@@ -67,7 +67,7 @@ class GroupSubscription(Subscription):
         self._generation: int | None = None
         self._said: tuple[object, object] = ((), ())
         self._cursors: dict[int, int] = {}
-        """What comes next, of the partitions that were read already."""
+        """The next offset of each partition that was read before."""
         self._turn = 0
 
     def left(self) -> None:
@@ -90,20 +90,20 @@ class GroupSubscription(Subscription):
         while True:
             own = await self._assignment()
             if not self.credit:
-                # Who is told nothing more still hears what is his own.
+                # A client without credit still receives its assignment.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.credited(), LOOK_SECONDS)
             elif not await self._poll(own):
                 await self._wait(own)
 
     async def _assignment(self) -> tuple[int, ...]:
-        """What may be read now; what is new about it is said."""
+        """Returns the partitions that may be read now, and sends them to the client if they have changed."""
         found: responses.GroupAssignment | None = await self.channel.ask(
             requests.SyncConsumerGroup(*self._place, self._group)
         )
         if found is None:
             raise CommandError(
-                Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, "the connection is no member of the group any more"
+                Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, "the connection is no longer a member of the group"
             )
         said = found.partitions, found.finishing
         if said != self._said or self._generation is None:
@@ -121,7 +121,7 @@ class GroupSubscription(Subscription):
         return found.partitions
 
     async def _poll(self, own: tuple[int, ...]) -> bool:
-        """Whether there was something."""
+        """Returns whether there were messages."""
         found = False
         for i in range(len(own)):
             number = own[(self._turn + i) % len(own)]
@@ -154,7 +154,7 @@ class GroupSubscription(Subscription):
         return True
 
     async def _wait(self, own: tuple[int, ...]) -> None:
-        """For a message in one of them, or until it is time to look what is its own."""
+        """Waits for a message in one of the partitions, or until the assignment has to be checked."""
         followed: ReadPositions = await self.channel.ask(requests.FollowMessages(*self._place, None))
         waits = [
             asyncio.ensure_future(_until(partition, self._cursors.get(partition.place.partition)))

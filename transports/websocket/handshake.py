@@ -1,8 +1,8 @@
-"""How HTTP becomes WebSocket: a request for an upgrade, and what it is answered.
+"""The opening handshake of WebSocket: checks the upgrade request and encodes the response.
 
-The `websockets` package knows the handshake; what it leaves to us is whom we let in. No extension is ever agreed on, so
-nothing is compressed. The server has to be asked for by a name that is its own. A browser says on whose behalf it asks:
-such an origin has to be allowed as it is for CORS, or to be this very server. What is no browser says none.
+The `websockets` package implements the handshake; this module decides who may connect. No extension is accepted, so
+nothing is compressed. The Host header must name this server. A browser sends the origin of its page, which must be
+allowed for CORS, or be this server; other clients send none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from whippet.transports.http.serving.hosts import Hosts
 
 
 class Upgrade(NamedTuple):
-    """A request that asks to become something else. Its Host header is there, once."""
+    """An HTTP request for an upgrade. It has exactly one Host header."""
 
     method: str
     path: str
@@ -34,14 +34,14 @@ class Upgrade(NamedTuple):
     version: str
     scheme: str
     listener: Address
-    """Where the listener is that was asked."""
+    """The address of the listener that received the request."""
 
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for each, value in self.headers if each == name), "")
 
 
 def answer(asked: Upgrade, http: Http, protocol: str | None) -> bytes:
-    """101, or `Refused`. `protocol` is chosen where it was offered."""
+    """Returns the 101 response, or raises `Refused`. `protocol` is selected if the client offers it."""
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in asked.headers])
     Hosts(http.allowed_hosts, asked.listener).check(asked.header(b"host"))
     check_origin(asked, http.cors)
@@ -54,7 +54,7 @@ def answer(asked: Upgrade, http: Http, protocol: str | None) -> bytes:
 
 
 def _select(core: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The library's own choice refuses whoever does not offer what is there."""
+    """Replaces the library's choice, which refuses clients that do not offer a supported protocol."""
     return next((each for each in core.available_subprotocols or () if each in offered), None)
 
 
@@ -78,7 +78,7 @@ def check_origin(asked: Upgrade, cors: HttpCors) -> None:
 
 
 def _is_here(origin: str, asked: Upgrade) -> bool:
-    """A page that this server has served, by the name that the browser knows it by."""
+    """Whether the page is from this server, by the name that the browser uses."""
     try:
         there, here = urlsplit(origin), urlsplit(f"{asked.scheme}://{asked.header(b'host')}")
         return (there.scheme, there.hostname, _port(there.port, there.scheme)) == (

@@ -1,6 +1,6 @@
-"""Who comes in over WebSocket: what path he asks for, whether there is room, and everyone who is there.
+"""Accepts WebSocket connections: checks the path, enforces the connection limit, and tracks open connections.
 
-An HTTP listener has one of these, and hands it whoever asks for an upgrade. It listens on nothing itself.
+An HTTP listener has one of these, and passes upgrade requests to it. It opens no socket itself.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _log = logging.getLogger(__name__)
 
 BINARY_PATH, CHANNEL_PATH = "/", "/ws"
 PROTOCOL = "whippet"
-"""A browser that offers protocols has to be answered with one of them."""
+"""A browser that offers protocols expects one of them in the response."""
 TOKEN = "bearer."
-"""So begins another one, behind which is a token."""
+"""The prefix of an offered protocol that carries a token."""
 CHECK_SECONDS = 1.0
 
 
 async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application of a listener that has nothing but WebSocket."""
+    """The application of a listener that serves WebSocket alone."""
     headers = ((b"upgrade", b"websocket"), (b"connection", b"Upgrade"))
     refused = Refused(HTTPStatus.UPGRADE_REQUIRED, "This port speaks WebSocket", headers=headers)
     await send_response(refusal_response(refused), send)
 
 
 class WebSockets(Connections[TrackedConnection]):
-    """Made on a running loop; ended by `stop`."""
+    """Created on a running event loop; ended by `stop`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class WebSockets(Connections[TrackedConnection]):
         self.start_sweeping("websocket deadlines")
 
     def upgrade(self, asked: Upgrade) -> tuple[bytes, asyncio.BufferedProtocol]:
-        """What is answered, and who goes on with the connection."""
+        """Returns the response, and the protocol that takes over the connection."""
         if self._stopping or not self.has_room():
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=(RETRY_AFTER,))
         config = self.gateway.config
@@ -88,10 +88,10 @@ class WebSockets(Connections[TrackedConnection]):
         return channel
 
     async def _check(self) -> None:
-        """Whether who has subscribed may go on: as for the tails of HTTP."""
+        """Checks at intervals which subscriptions may continue, as for the tails of HTTP."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            # Not here: what a task that stays has looked at last stays with it.
+            # A separate call, because local variables of a long-running task would keep objects alive.
             await self._check_all()
 
     async def _check_all(self) -> None:
@@ -101,7 +101,7 @@ class WebSockets(Connections[TrackedConnection]):
             try:
                 await channel.check()
             except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer
-                _log.exception("%s: its subscriptions could not be checked", channel.session.address)
+                _log.exception("%s: cannot check the subscriptions", channel.session.address)
 
     async def stop(self, seconds_max: float) -> None:
         self._stopping = True
@@ -111,7 +111,7 @@ class WebSockets(Connections[TrackedConnection]):
 
 
 def _authorization(asked: Upgrade, api: Api) -> bytes | None:
-    """A token among the protocols that are offered, a ticket, or the header; None: the first message signs in."""
+    """Returns the token of an offered protocol, of a ticket, or of the header; None: the first message signs in."""
     offered = ",".join(value.decode("latin-1") for name, value in asked.headers if name == b"sec-websocket-protocol")
     for each in offered.split(","):
         if each.strip().startswith(TOKEN):

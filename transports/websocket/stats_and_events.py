@@ -1,4 +1,4 @@
-"""Subscribing to the server itself: rates each second, and news of the catalogue. Everybody sees what he may read."""
+"""Subscriptions to rates, every second, and to events about the catalogue. Users receive only what they may read."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
 
 NEWS_KEPT = 256
-"""News that wait for credit, or for a slow reader; of more the oldest are skipped."""
+"""Events that wait for credit, or for a slow reader; above this the oldest are skipped."""
 _encode = msgspec.json.Encoder().encode
 
 
 class ToStats(msgspec.Struct, frozen=True, tag="stats", tag_field="to"):
     stream: Name | UnsetType = UNSET
-    """Of this one alone."""
+    """Only this stream; without it, all streams."""
     topic: Name | UnsetType = UNSET
     credit: U32 = CREDIT
 
     def __post_init__(self) -> None:
         if self.topic is not UNSET and self.stream is UNSET:
-            raise ValueError("a topic is one of a stream")
+            raise ValueError("`topic` needs `stream`")
 
 
 class ToEvents(msgspec.Struct, frozen=True, tag="events", tag_field="to"):
@@ -44,11 +44,11 @@ class ToEvents(msgspec.Struct, frozen=True, tag="events", tag_field="to"):
 
     def __post_init__(self) -> None:
         if self.topic is not UNSET and self.stream is UNSET:
-            raise ValueError("a topic is one of a stream")
+            raise ValueError("`topic` needs `stream`")
 
 
 class _Watch(Subscription):
-    """Of everything, of a stream, or of a topic."""
+    """A subscription to everything, to a stream, or to a topic."""
 
     def __init__(self, channel: Channel, number: int, wanted: ToStats | ToEvents) -> None:
         super().__init__(channel, number, wanted.credit)
@@ -110,7 +110,7 @@ class StatsSubscription(_Watch):
         await super().check()
         permissions = self._permissions
         if self._stream is None and (permissions is None or not may.read_streams(permissions, 0, 0)):
-            raise CommandError(Code.UNAUTHORIZED, "rates of all streams are for who may read all streams")
+            raise CommandError(Code.UNAUTHORIZED, "the rates of all streams need the permission to read all streams")
 
     async def go_on(self) -> None:
         rates = self.channel.api.gateway.rates
@@ -142,7 +142,7 @@ class EventsSubscription(_Watch):
         if self._topic is not None and (event.topic is None or event.topic.id != self._topic.id):
             return
         if not self._may_hear(event):
-            # It must neither count as skipped nor take the place of what may be heard.
+            # It must neither count as skipped nor displace an event that the user may see.
             return
         if len(self._kept) == NEWS_KEPT:
             self._kept.popleft()
@@ -160,7 +160,7 @@ class EventsSubscription(_Watch):
         if self._is_there():
             await super().check()
         elif not self._kept:
-            # That it was deleted is news, too, and was said.
+            # The event of the deletion has been sent.
             self.end("gone", "It was deleted")
 
     async def go_on(self) -> None:
@@ -170,7 +170,7 @@ class EventsSubscription(_Watch):
             event = self._kept.popleft()
             if not self._kept:
                 self._heard.clear()
-            # As long as it has waited, that may have changed.
+            # The permission may have changed during the wait.
             if self._may_hear(event):
                 await self.say("event", _encode(event))
 

@@ -1,4 +1,4 @@
-"""The command `subscribe`: what there is to subscribe to."""
+"""The command `subscribe`, which selects the kind of subscription."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ async def open_subscription(channel: Channel, number: int, said: Members) -> Sub
             return await stats_and_events.subscribe_to_stats(channel, number, wanted)
         case ToEvents():
             return await stats_and_events.subscribe_to_events(channel, number, wanted)
-    raise Refused(HTTPStatus.BAD_REQUEST, "There is nothing like that to subscribe to", "to")
+    raise Refused(HTTPStatus.BAD_REQUEST, "The kind of subscription is unknown", "to")

@@ -1,8 +1,7 @@
-"""What all subscriptions of the channel have in common: a number, credit, a task, an end.
+"""What all subscriptions of the channel have in common: a number, credit, a task, and an end.
 
-A subscription says something for each credit it was granted, and then waits for more; what has to be left out for that
-is said. How it ends: its client does not want it any more, and hears nothing of it; or it cannot go on, and the last
-that is said is why, and where it was.
+A subscription pushes as much as it has credit for, then waits for more, and reports what it has skipped. It ends
+silently if the client unsubscribes. If it cannot continue, its last message has the reason and where it stopped.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class Granted(msgspec.Struct, frozen=True):
 
 class Subscription:
     what: object = None
-    """Of which a connection cannot have two."""
+    """A connection cannot have two subscriptions with the same key."""
     login: Login
-    """Whose subscription it is, in the count of each user's."""
+    """The user whose quota the subscription counts in."""
 
     def __init__(self, channel: Channel, number: int, credit: int) -> None:
         self.channel = channel
@@ -56,21 +55,21 @@ class Subscription:
     # ---------------------------------------------------------------------------------- what each kind has of its own
 
     async def go_on(self) -> None:
-        """Says what there is to say, until it is cancelled."""
+        """Pushes messages until it is cancelled."""
         raise NotImplementedError
 
     def left(self) -> None:
-        """It is over."""
+        """The subscription has ended."""
 
     def where(self) -> Mapping[str, Any]:
-        """What the client may go on with another time."""
+        """Returns where the client may resume another time."""
         return {}
 
     async def check(self) -> None:
-        """CommandError if who has subscribed may not go on."""
+        """Raises CommandError if the user may not continue."""
 
     async def ack(self, members: Members) -> None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "Only what is of a consumer group can be acknowledged", "sub")
+        raise Refused(HTTPStatus.BAD_REQUEST, "Only messages of a consumer group can be acknowledged", "sub")
 
     # ------------------------------------------------------------------------------------------------- credit
 
@@ -80,7 +79,7 @@ class Subscription:
             self._waiting.set_result(None)
 
     async def credited(self) -> bool:
-        """Waits for credit; whether it had to."""
+        """Waits for credit; returns whether it had to."""
         waited = False
         while not self.credit:
             waited = True
@@ -91,7 +90,7 @@ class Subscription:
     # ------------------------------------------------------------------------------------------------- the end
 
     def end(self, code: str | None, reason: str) -> None:
-        """No code: the client has asked for it."""
+        """Ends the subscription; without a code the client has asked for that."""
         if self._task is None:
             return
         self.cancel()
@@ -123,7 +122,7 @@ class Subscription:
         except StorageError as error:
             code, reason = "gone", str(of_storage(error))
         except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
-            _log.exception("%s: a subscription ended in a defect", self.channel.session.address)
+            _log.exception("%s: a subscription failed with an unexpected error", self.channel.session.address)
         if self._task is not None:
             self._task = None
             self._forget()

@@ -1,9 +1,8 @@
-"""Messages of text over WebSocket, for the channel of browsers: whole ones in, whole ones out.
+"""WebSocket connections for the channel of browsers: whole text messages in, whole text messages out.
 
-What a client may send is decided by transports/admission; this reads and writes as that says. Messages are answered one
-after the other by a task that lives while there are any. Whoever writes waits until there is room, so that a connection
-never has more to send than that and one message. A client that does not take what it is sent is cut off, and nobody
-else notices.
+transports/admission decides what a client may send. A task answers the messages one after the other, and exists only
+while there are any. Writers wait until there is room, so that a connection never buffers more than that and one
+message. A client that does not take what it is sent is closed, without affecting others.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
 from whippet.transports import lingering_close
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.admission.text_intake import TextIntake
-from whippet.transports.connections import MAPPED, peer_address
+from whippet.transports.connections import IPV4_MAPPED_PREFIX, peer_address
 from whippet.transports.reservations import Reservation
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary_connection import READ_BYTES, incoming
@@ -36,17 +35,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ROOM_BYTES = 256 << 10
-"""With so much still to be sent, whoever wants to send more waits."""
+"""Writers wait while this much is unsent."""
 JOINED_BYTES_MAX = 32 << 10
-"""Up to here one buffer is quicker than several."""
+"""Up to this size one buffer is faster than several."""
 UNAUTHENTICATED_MESSAGE_BYTES = 64 << 10
-"""Nobody needs more to sign in."""
+"""More is never needed to sign in."""
 UNAUTHORIZED = 3000
-"""As it is registered for WebSocket."""
+"""The code that is registered for WebSocket."""
 
 
 class Gone(Exception):
-    """Nobody hears what is said."""
+    """The client is gone."""
 
 
 class TextConnection(asyncio.BufferedProtocol):
@@ -67,24 +66,24 @@ class TextConnection(asyncio.BufferedProtocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._intake = cast(TextIntake, None)
         self._login: Login | None = None
-        """Of the user whose account the messages are on."""
-        self._working: asyncio.Task[None] | None = None
+        """The user whose account the messages are counted in."""
+        self._worker: asyncio.Task[None] | None = None
         self.is_full = False
-        """Whoever wants to say more waits for `room`."""
+        """Writers have to wait in `room`."""
         self._pinged_with: bytes | None = None
-        """The last ping that came while there was no room for its answer: that one is enough."""
+        """The last ping that arrived while its answer could not be sent; only that one is answered."""
         self._writers: list[asyncio.Future[None]] = []
-        self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
+        self._close_frame: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
         self._closed_by_client = False
-        self._eof = False
+        self._has_eof = False
         self._ended = False
         self._lingers_until = 0.0
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._pinged_at = 0.0
         self._silent_since = 0.0
-        self._stalling = StallDetector()
-        self._untaken: Reservation | None = None
-        """The room of what the client has not taken of all that was sent."""
+        self._stall = StallDetector()
+        self._unsent_reservation: Reservation | None = None
+        """Holds the memory of everything sent that the client has not taken."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -100,16 +99,18 @@ class TextConnection(asyncio.BufferedProtocol):
             Transport.WEBSOCKET,
             peer_address(transport.get_extra_info("peername")),
             listener.gateway.clock(),
-            self._removed,
-            at[0].removeprefix(MAPPED) if at else "",
+            self._on_session_ended,
+            at[0].removeprefix(IPV4_MAPPED_PREFIX) if at else "",
         )
-        # A browser answers the pings of WebSocket by itself, and who does not is closed after `silence_time`.
+        # Browsers answer WebSocket pings by themselves; a client that does not is closed after `silence_time`.
         self.session.is_watched = True
-        self._intake = TextIntake(listener.budgets.requests_of(self.session), self._read_on, self.give_way)
-        self._heard_at = self._silent_since = time.monotonic()
+        self._intake = TextIntake(
+            listener.budgets.requests_of(self.session), self._resume_reading, self.close_for_others
+        )
+        self._received_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:
-            self._begin_to_work()
+            self._start_worker()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
@@ -119,14 +120,14 @@ class TextConnection(asyncio.BufferedProtocol):
         if not self.gone.done():
             self.gone.set_result(None)
         self._wake_writers()
-        if self._untaken is not None:
-            self._untaken.close()
+        if self._unsent_reservation is not None:
+            self._unsent_reservation.close()
         if self._channel is not None:
             self._channel.close()
 
     def eof_received(self) -> bool:
-        self._eof = True
-        if self._working is None or self._lingers_until:
+        self._has_eof = True
+        if self._worker is None or self._lingers_until:
             return False
         self._ended = True
         return self._transport.get_extra_info("sslcontext") is None
@@ -136,13 +137,13 @@ class TextConnection(asyncio.BufferedProtocol):
         return self.session.address
 
     def drain(self) -> None:
-        """No more commands; those in hand are answered, then the connection closes."""
+        """Accepts no more commands; the connection closes when those in progress are answered."""
         self._end(is_heard=not self._closed_by_client)
 
     def end_with(self, code: int, reason: str) -> None:
-        """The same, but polls that wait for messages are not answered any more."""
+        """Drains the connection, but ends polls that wait for messages."""
         if not self._ended:
-            self._goodbye = (code, reason)
+            self._close_frame = (code, reason)
             self._channel.abandon_polls()
             self._end(is_heard=True)
 
@@ -161,21 +162,21 @@ class TextConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_working(self) -> bool:
-        return self._working is not None or self._channel.is_polling
+        return self._worker is not None or self._channel.is_polling
 
     def poll_answered(self) -> None:
-        """One that was carried out apart from the other commands."""
+        """Called when a poll that was executed out of order is answered."""
         if self._ended and not self._is_working:
             self._close()
 
-    def _removed(self) -> None:
+    def _on_session_ended(self) -> None:
         self.end_with(UNAUTHORIZED, "all sessions of the user have ended")
 
     def _close(self) -> None:
         if self._lingers_until or self._transport.is_closing():
             return
-        is_over = self._closed_by_client or self._eof
-        self._transport.write(framing.close(*self._goodbye))
+        is_over = self._closed_by_client or self._has_eof
+        self._transport.write(framing.close(*self._close_frame))
         self._lingers_until = lingering_close.close(self._transport, time.monotonic(), is_over=is_over)
 
     def abort(self) -> None:
@@ -183,8 +184,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._intake.claim.stop_waiting()
         self._transport.abort()
 
-    def give_way(self) -> None:
-        """Others need the memory that a command or a response of this connection holds."""
+    def close_for_others(self) -> None:
+        """Closes the connection, because others need the memory that it holds."""
         _log.info("%s: closed, because %s", self.address, RECLAIMED)
         self.abort()
 
@@ -193,20 +194,20 @@ class TextConnection(asyncio.BufferedProtocol):
     def overdue(self, now: float) -> str | None:
         untaken = self._count_untaken()
         is_contended = self._listener.budgets.is_contended
-        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1, is_contended=is_contended):
-            return "it does not take what it was sent"
+        if self._stall.has_stalled(now, untaken, self._stalled_seconds, enough=1, is_contended=is_contended):
+            return "it does not read what it was sent"
         if self._lingers_until:
-            self._lingers_until = lingering_close.until(self._transport, self._lingers_until, now)
-            return "it does not end the connection" if now > self._lingers_until else None
+            self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)
+            return "it does not close the connection" if now > self._lingers_until else None
         limits = self._listener.limits
         if self._intake.is_late(now, limits.frame_time):
             return "a message takes too long to arrive"
-        is_stranger = self.session.login is None and self._working is None
+        is_stranger = self.session.login is None and self._worker is None
         if is_stranger and now - self._silent_since > limits.silence_before_login:
             return "it is silent and has not signed in"
-        if now - self._heard_at > self._limits.silence_time:
+        if now - self._received_at > self._limits.silence_time:
             return "it does not answer pings"
-        if now - max(self._heard_at, self._pinged_at) > self._limits.ping_time and not self._ended:
+        if now - max(self._received_at, self._pinged_at) > self._limits.ping_time and not self._ended:
             self._pinged_at = now
             self._transport.write(framing.header(PING, 0))
         return None
@@ -218,12 +219,12 @@ class TextConnection(asyncio.BufferedProtocol):
         return self._listener.scratch[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_at = time.monotonic()
-        self._take_apart(self._listener.scratch[:nbytes])
+        self._received_at = time.monotonic()
+        self._parse(self._listener.scratch[:nbytes])
         if not (self._ended or self._intake.can_read):
             self._transport.pause_reading()
 
-    def _take_apart(self, data: memoryview) -> None:
+    def _parse(self, data: memoryview) -> None:
         if self._ended:
             return
         try:
@@ -234,14 +235,14 @@ class TextConnection(asyncio.BufferedProtocol):
                         self.drain()
                         return
                 elif opcode == BINARY:
-                    self.end_with(CloseCode.UNSUPPORTED_DATA, "messages are text here")
+                    self.end_with(CloseCode.UNSUPPORTED_DATA, "messages must be text")
                     return
                 else:
                     self._gather(content, is_last=is_last)
-                    if len(self._intake.ahead) >= AHEAD_MAX:
-                        self._set_aside(data[self._incoming.position :])
+                    if len(self._intake.queue) >= QUEUE_MAX:
+                        self._keep_unparsed(data[self._incoming.position :])
                         return
-            # What a header has announced need not have begun to come.
+            # Checks the announced length before the payload arrives.
             self._check_size()
         except Violation as violated:
             _log.info("%s: closed, because %s", self.address, violated)
@@ -254,7 +255,7 @@ class TextConnection(asyncio.BufferedProtocol):
             else:
                 self._pong(content)
         elif opcode == CLOSE:
-            self._goodbye = (framing.close_code(content), "")
+            self._close_frame = (framing.close_code(content), "")
             self._closed_by_client = True
 
     def _pong(self, content: Readable) -> None:
@@ -266,11 +267,11 @@ class TextConnection(asyncio.BufferedProtocol):
         try:
             intake.gather(content, self._bytes_max, is_last=is_last)
         except UnicodeDecodeError:
-            raise Violation(CloseCode.INVALID_DATA, "a text is not UTF-8") from None
+            raise Violation(CloseCode.INVALID_DATA, "a text message is not UTF-8") from None
         if is_last:
-            self._begin_to_work()
+            self._start_worker()
         elif not intake.began_at:
-            intake.began_at = self._heard_at
+            intake.began_at = self._received_at
 
     @property
     def _bytes_max(self) -> int:
@@ -281,79 +282,80 @@ class TextConnection(asyncio.BufferedProtocol):
         if size > limit or self._incoming.left > limit - size:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
 
-    def _set_aside(self, rest: memoryview) -> None:
-        """For later: a read may hold thousands of small commands, and a command costs much more than its bytes."""
+    def _keep_unparsed(self, rest: memoryview) -> None:
+        """Keeps bytes for later: a read may hold thousands of small commands, and a command costs much more than its
+        bytes."""
         if rest:
-            # A part of what was set aside before needs no copy.
+            # Bytes that were kept before need no copy.
             is_read = rest.obj is self._listener.scratch.obj
-            self._intake.set_aside(memoryview(bytearray(rest)) if is_read else rest)
+            self._intake.keep_unparsed(memoryview(bytearray(rest)) if is_read else rest)
 
-    def _take_up(self) -> None:
-        """There is room for more commands ahead: first for those that were set aside."""
-        aside = self._intake.take_aside()
-        if aside is not None:
-            self._take_apart(aside)
-        self._read_on()
+    def _resume_parsing(self) -> None:
+        """The queue has room for more commands: first for those that were kept."""
+        unparsed = self._intake.take_unparsed()
+        if unparsed is not None:
+            self._parse(unparsed)
+        self._resume_reading()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._ended and self._intake.can_read:
             self._transport.resume_reading()
 
     # ------------------------------------------------------------------------------------------------- answering
 
-    def _begin_to_work(self) -> None:
-        if self._working is None:
-            self._working = asyncio.get_running_loop().create_task(self._work())
+    def _start_worker(self) -> None:
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._process_queue())
 
-    async def _work(self) -> None:
+    async def _process_queue(self) -> None:
         try:
             if self._authorization is not None:
                 authorization, self._authorization = self._authorization, None
                 await self._channel.sign_in(authorization)
                 self._change_account()
             intake = self._intake
-            while intake.ahead and not self.gone.done():
-                text = intake.ahead.popleft()
-                intake.in_hand = len(text)
+            while intake.queue and not self.gone.done():
+                text = intake.queue.popleft()
+                intake.in_progress = len(text)
                 try:
-                    await self._channel.hear(text)
+                    await self._channel.handle(text)
                 finally:
-                    intake.claim.release(intake.in_hand)
-                    intake.in_hand = 0
+                    intake.claim.release(intake.in_progress)
+                    intake.in_progress = 0
                 if self.session.login != self._login:
                     self._change_account()
-                if len(intake.ahead) == AHEAD_MAX // 2:
-                    self._take_up()
-                    # Whoever sends thousands of commands at once shares the loop with all others.
+                if len(intake.queue) == QUEUE_MAX // 2:
+                    self._resume_parsing()
+                    # A client that sends thousands of commands at once shares the event loop with all others.
                     await asyncio.sleep(0)
         except Gone:
             pass
         finally:
-            self._working = None
+            self._worker = None
             self._silent_since = time.monotonic()
             if self._ended:
                 self._intake.drop()
                 if not self._is_working:
                     self._close()
             else:
-                self._read_on()
+                self._resume_reading()
 
     def _change_account(self) -> None:
         """The client has signed in or out."""
         self._login = self.session.login
         self._intake.claim.move(self._listener.budgets.requests_of(self.session))
-        if self._untaken is not None:
-            self._untaken.claim.move(self._listener.budgets.responses_to(self.session))
+        if self._unsent_reservation is not None:
+            self._unsent_reservation.claim.move(self._listener.budgets.responses_to(self.session))
 
     # ------------------------------------------------------------------------------------------------- sending
 
     async def send(self, *parts: Readable) -> None:
-        """As one message, when there is room for it."""
+        """Sends one message, when there is room for it."""
         await self.room()
         self.push(*parts)
 
     async def room(self) -> None:
-        """Waits until there is some."""
+        """Waits until there is room."""
         while self.is_full and not self.gone.done():
             writer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(writer)
@@ -362,7 +364,7 @@ class TextConnection(asyncio.BufferedProtocol):
             raise Gone
 
     def response_reservation(self) -> Reservation:
-        """Makes room for something that is sent without being asked for each time."""
+        """Returns a reservation for what is pushed without a request."""
         return Reservation(self._listener.budgets.responses_to(self.session))
 
     @property
@@ -370,7 +372,7 @@ class TextConnection(asyncio.BufferedProtocol):
         return not (self.gone.done() or self._lingers_until or self._transport.is_closing())
 
     def push(self, *parts: Readable) -> bool:
-        """As one message, without waiting for room; whether there is some for another one."""
+        """Sends one message without waiting; returns whether there is room for another one."""
         if not self._is_heard:
             return False
         size = sum(map(len, parts))
@@ -386,10 +388,12 @@ class TextConnection(asyncio.BufferedProtocol):
     def _count_untaken(self) -> int:
         untaken = self._transport.get_write_buffer_size()
         if not self.gone.done():
-            if self._untaken is None and untaken > FREE_BYTES:
-                self._untaken = Reservation(self._listener.budgets.responses_to(self.session), self.give_way)
-            if self._untaken is not None:
-                self._untaken.hold(untaken)
+            if self._unsent_reservation is None and untaken > FREE_BYTES:
+                self._unsent_reservation = Reservation(
+                    self._listener.budgets.responses_to(self.session), self.close_for_others
+                )
+            if self._unsent_reservation is not None:
+                self._unsent_reservation.hold(untaken)
         return untaken
 
     def pause_writing(self) -> None:
@@ -397,7 +401,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self._stalling.reset()
+        self._stall.reset()
         self._count_untaken()
         content, self._pinged_with = self._pinged_with, None
         if content is not None and self._is_heard:

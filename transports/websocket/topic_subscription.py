@@ -1,9 +1,9 @@
-"""Subscribing to a topic: its messages as they are appended, from wherever the client wants to begin.
+"""Subscriptions to a topic: pushes its messages as they are appended, from where the client wants to start.
 
-What is said to many is encoded once (transports/websocket/filters.py): they share the feeds of app/shared_feeds.py,
-each for as much as it has credit for. A client that falls behind, or has a rate that is less than what comes, is either
-held back and reads everything at its own pace, or skips to the newest message and hears how many were before it:
-`behind` says which.
+What many subscribers receive is encoded once (transports/websocket/filters.py): they share the feeds of
+app/shared_feeds.py, each as far as its credit goes. A client that falls behind, or whose rate limit is lower than the
+rate of the topic, either reads everything at its own pace, or skips to the newest message and is told how many it has
+missed, depending on `behind`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
 
 CREDIT = 100
-"""Where the client says nothing of it."""
+"""The default credit."""
 FEW_CREDITS = 64
-"""If a subscription has fewer, no more messages are read and encoded than it may be told."""
+"""With less credit than this, no more messages are read and encoded than the subscription may push."""
 _encode = msgspec.json.Encoder().encode
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | U32
-"""As in a path: a text of digits is a number too."""
+"""As in a path: a text of digits may be a number too."""
 
 
 class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
@@ -50,7 +50,7 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
     topic: Name
     partition: U32 | Literal["all"] = "all"
     start: Literal["first", "new"] | UnsetType = msgspec.field(default=UNSET, name="from")
-    """Of the beginnings at most one; without any: with what comes from now on."""
+    """At most one starting point may be given; without one, the subscription starts with the next message."""
     last: U64 | UnsetType = UNSET
     offset: U64 | UnsetType = UNSET
     offsets: dict[str, U64] | UnsetType = UNSET
@@ -58,10 +58,10 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
     timestamp: U64 | UnsetType = UNSET
     consumer: Name | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
-    """Of a message or of an end, to go on behind it."""
+    """The cursor of an earlier message or end, to resume after it."""
     filter: Filter | None = None
     max_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Messages a second."""
+    """Messages per second."""
     behind: Literal["hold", "skip"] = "hold"
     credit: U32 = CREDIT
 
@@ -70,9 +70,7 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
         check_u64(*(None if number is UNSET else number for number in numbers))
         beginnings = (self.start, *numbers, self.offsets, self.consumer, self.cursor)
         if sum(each is not UNSET for each in beginnings) > 1:
-            raise ValueError(
-                "from, last, offset, offsets, timestamp, consumer, cursor: one of them says where to begin"
-            )
+            raise ValueError("from, last, offset, offsets, timestamp, consumer, cursor: only one of them may be set")
         if self.offsets is not UNSET and len(self.offsets) > PARTITIONS_MAX:
             raise ValueError(
                 f"`offsets` names {len(self.offsets)} partitions: a subscription has at most {PARTITIONS_MAX}"
@@ -100,7 +98,7 @@ class TopicSubscription(Subscription):
         self._feed: SharedFeed[EncodedPiece] | None = None
         self._skips = wanted.behind == "skip"
         self._turn = 0
-        """Of which partition the newest message is wanted first, after the next skip."""
+        """The partition whose newest message comes first after the next skip."""
         self._tokens = max(wanted.max_rate or 0.0, 1.0)
         self._filled_at = asyncio.get_running_loop().time()
         self._head = b'{"sub":%d,"messages":[' % number
@@ -124,7 +122,7 @@ class TopicSubscription(Subscription):
                 self._skip_to_newest(cursor)
             await self.channel.link.room()
             if await self._read(feed, cursor) is not None and self._wanted.max_rate is None:
-                # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
+                # While the reader keeps up and has credit, a piece costs one call and no iteration of the event loop.
                 await feed.follow(cursor, partial(self._take, cursor))
 
     async def _read(self, feed: SharedFeed[EncodedPiece], cursor: Cursor) -> int | None:
@@ -138,8 +136,8 @@ class TopicSubscription(Subscription):
             reservation.close()
 
     def _skip_to_newest(self, cursor: Cursor) -> None:
-        """Behind all but one message, the newest of a partition that has news: so who has skipped is not left with
-        something old when nothing comes any more, and hears at once what he has missed. Partitions take turns."""
+        """Skips everything but the newest message of one partition that has new ones. So a client that has skipped does
+        not stay with an old message, and learns at once how many it has missed. Partitions take turns."""
         position = [partition.readable for partition in self._followed.partitions]
         for i in range(self._turn, self._turn + len(position)):
             turn = i % len(position)
@@ -150,24 +148,24 @@ class TopicSubscription(Subscription):
         cursor.position = tuple(position)
 
     def _take(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
-        """If another subscription has filled the connection meanwhile, this one reads the piece again when there is
-        room, so that not all of them have one waiting."""
+        """If another subscription has filled the connection meanwhile, this one reads the piece again later, so that
+        not all of them hold one while they wait."""
         if self.channel.link.is_full:
             cursor.position = piece.content.start
             return None
         return self._say(cursor, piece)
 
     def _say(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
-        """Writes what there is credit for. Returns its size, or None if there is no credit, or no room, for more."""
+        """Pushes what there is credit for. Returns its size, or None if there is no credit or no room for more."""
         said, position = piece.content, piece.position
         matching = said.matching(self._selector)
         count = min(len(matching), self.credit, int(self._tokens) if self._wanted.max_rate else len(matching))
         numbers = matching[:count]
-        # The messages of the piece that this subscription is done with.
+        # How many messages of the piece are done with.
         done = len(said.cuts) if count == len(matching) else numbers[-1] + 1 if count else 0
         if self._position != said.start:
             for i, (at, start) in enumerate(zip(self._position, said.start, strict=True)):
-                # A partition that was purged begins anew, and nothing of it is missing.
+                # A partition that was purged starts again, and none of its messages is missing.
                 self._skip(i, start - at)
         for before, i, missing in said.gaps:
             if before < done or count == len(matching):
@@ -198,7 +196,7 @@ class TopicSubscription(Subscription):
             self._skipped[i] = self._skipped.get(i, 0) + missing
 
     async def _in_time(self) -> bool:
-        """Waits until the rate allows one more; whether it had to."""
+        """Waits until the rate allows one more message; returns whether it had to."""
         rate = self._wanted.max_rate
         if rate is None:
             return False
@@ -268,8 +266,8 @@ def _is_number(text: str) -> bool:
 
 
 def _resumed(followed: ReadPositions, known: Mapping[int, int] | None, field: str) -> ReadPositions:
-    """A partition of which nothing is said begins at its beginning: it has come since."""
+    """A partition without a known offset was created since, and is read from its start."""
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}` says nothing of the partitions of this subscription", field)
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}` names none of the partitions of this subscription", field)
     return followed._replace(start=resume_position(followed.partitions, [known.get(number) for number in numbers]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.transports.support.crowded import crowded
 from whippet.app.errors import Code, CommandError
 from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MAX, STEP_BYTES_MIN, Budget
-from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
+from whippet.transports.admission.frame_intake import QUEUE_MAX, FrameIntake
 
 MIB = 1 << 20
 LENGTH_BYTES = 4
@@ -77,13 +77,13 @@ class Client:
     def answer(self) -> None:
         """All that is ahead."""
         requests = self.requests
-        while requests.ahead:
-            asked = requests.ahead.popleft()
+        while requests.queue:
+            asked = requests.queue.popleft()
             if not isinstance(asked, list):
                 self.taken.append(bytes(asked))
                 requests.claim.release(len(asked))
-            if len(requests.ahead) == AHEAD_MAX // 2:
-                requests.take_up()
+            if len(requests.queue) == QUEUE_MAX // 2:
+                requests.resume_parsing()
 
 
 @settings(deadline=None)
@@ -109,7 +109,7 @@ def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
     client = Client(room)
     octets = request(5) * 10_000
     assert client.read(octets, len(octets)) == b""
-    assert len(client.requests.ahead) == AHEAD_MAX
+    assert len(client.requests.queue) == QUEUE_MAX
     assert not client.requests.can_read
     assert room.used == len(octets), "what is set aside counts"
     client.answer()
@@ -178,7 +178,7 @@ def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
     client = Client(room)
     with crowded(room):
         left = client.read(request(16_000) * 50)
-        assert len(client.requests.ahead) == 4
+        assert len(client.requests.queue) == 4
         while left:
             client.answer()
             assert client.requests.can_read
@@ -191,7 +191,7 @@ def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     assert client.read(request(TOO_LARGE) + request(7)) == b""
-    assert next(iter(client.requests.ahead)) is REFUSAL
+    assert next(iter(client.requests.queue)) is REFUSAL
     assert room.used == 7
     client.answer()
     assert client.taken == [request(7)]
@@ -229,16 +229,16 @@ def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: boo
     client = Client(room)
     requests = client.requests
     client.read(request(5) + octets, 1 << 20)
-    asked = requests.ahead.popleft()
+    asked = requests.queue.popleft()
     if in_hand:
-        requests.in_hand = len(asked)
+        requests.in_progress = len(asked)
     else:
         requests.claim.release(len(asked))
     requests.drop()
-    assert room.used == requests.in_hand
+    assert room.used == requests.in_progress
     if in_hand:
         requests.claim.release(5)
-        requests.in_hand = 0
+        requests.in_progress = 0
         requests.drop()
     assert room.used == 0
     assert not room.account("client").claims

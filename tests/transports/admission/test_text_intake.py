@@ -6,7 +6,7 @@ import pytest
 
 from tests.transports.support.crowded import crowded
 from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MIN, Budget
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.admission.text_intake import TextIntake
 
 MIB = 1 << 20
@@ -23,8 +23,8 @@ def say(messages: TextIntake, text: bytes, *, is_last: bool = True) -> None:
 
 
 def answer(messages: TextIntake) -> list[bytes]:
-    found = list(messages.ahead)
-    messages.ahead.clear()
+    found = list(messages.queue)
+    messages.queue.clear()
     messages.claim.release(sum(map(len, found)))
     return found
 
@@ -93,7 +93,7 @@ def test_who_is_late_has_begun_and_not_ended() -> None:
 
 def test_many_messages_ahead_are_not_read_on() -> None:
     messages, _ = made(Budget(64 * MIB))
-    for _ in range(AHEAD_MAX):
+    for _ in range(QUEUE_MAX):
         assert messages.can_read
         say(messages, b"{}")
     assert not messages.can_read
@@ -104,7 +104,7 @@ def test_who_goes_leaves_nothing() -> None:
     messages, _ = made(room)
     say(messages, b"one")
     say(messages, b"x" * 100_000, is_last=False)
-    messages.set_aside(memoryview(b"aside"))
+    messages.keep_unparsed(memoryview(b"aside"))
     messages.drop()
     assert room.used == 0
     assert not room.account("client").claims

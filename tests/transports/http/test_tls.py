@@ -51,5 +51,5 @@ async def test_connections_in_their_handshake_count_and_time_out(tmp_path: Path)
 
 
 def test_no_certificate_is_generated_for_http(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"http\.tls: .*missing\.pem is missing; put it there$"):
+    with pytest.raises(ConfigError, match=r"http\.tls: .*missing\.pem is missing; create it$"):
         certificates.context(HttpTls(enabled=True, cert_file=str(tmp_path / "missing.pem")), "http.tls")

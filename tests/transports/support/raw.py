@@ -202,7 +202,7 @@ async def until_nobody_is_left(world: Served) -> None:
 
 def _is_answering() -> bool:
     names = [str(task.get_coro()) for task in asyncio.all_tasks()]
-    return any("_work" in name or "_respond_later" in name for name in names)
+    return any("_process_queue" in name or "_respond_deferred" in name for name in names)
 
 
 def message_body(*sizes: int, partition_id: int = 0) -> bytes:

@@ -350,7 +350,7 @@ async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path
         await greedy.answer()
         await greedy.send(frame(2, poll(100) * 50))
         before = len(world.gateway.sessions)
-        while not any(one._stalling._since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
+        while not any(one._stall._since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0)
         await time.passes(1, world.websockets, witness)
         await time.passes(61, world.websockets, witness)

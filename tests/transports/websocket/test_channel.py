@@ -22,7 +22,7 @@ from whippet.app.commands import registry
 from whippet.app.commands import requests as commands
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import connections
-from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.http import routes
 from whippet.transports.websocket import text_connection
 from whippet.transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
@@ -484,7 +484,7 @@ async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path
     async with talking(tmp_path) as world:
         raw = await world.raw("/ws")
         (connection,) = world.websockets._connections
-        ahead = connection._intake.ahead = Watched()  # type: ignore[attr-defined]
+        ahead = connection._intake.queue = Watched()  # type: ignore[attr-defined]
         ping, junk = frame(1, b'{"id":1,"cmd":"ping"}'), frame(1, b"{}")
         large = frame(1, b'{"id":2,"cmd":"ping"' + b" " * 30_000 + b"}")
         octets = (ping * 500 + frame(9, b"a") + junk * 500) * 3 + large + ping[:10]
@@ -497,7 +497,7 @@ async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path
         expected = ([b'{"id":1,"ok":"pong"}'] * 500 + [refused] * 500) * 3 + [b'{"id":2,"ok":"pong"}']
         assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
         assert sum(answer == (10, b"a") for answer in answers) == 3
-        assert 0 < ahead.most <= AHEAD_MAX
+        assert 0 < ahead.most <= QUEUE_MAX
         assert world.websockets.budgets.frames.used == 0
         await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
         assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
@@ -600,7 +600,7 @@ async def test_the_port_of_http_refuses_who_asks_for_the_channel_wrongly(tmp_pat
 async def test_the_limit_of_waiting_polls_apart_is_not_the_end_of_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whippet.transports.websocket.channel.APART_MAX", 1)
+    monkeypatch.setattr("whippet.transports.websocket.channel.WAITING_POLLS_MAX", 1)
 
     async with talking(tmp_path) as world:
         browser = await with_topic(world)

@@ -699,7 +699,7 @@ async def test_who_goes_before_his_subscription_has_begun_leaves_nothing(
         await until(lambda: world.connections == 1)
         before = {task for task in asyncio.all_tasks() if task.get_name() in ("a feed", "rates")}
         go_on.set()
-        await until(lambda: not any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()))
+        await until(lambda: not any("_process_queue" in str(task.get_coro()) for task in asyncio.all_tasks()))
         await browser.ask("ping")
         assert {task for task in asyncio.all_tasks() if task.get_name() in ("a feed", "rates")} == before
         assert len(world.serves.api.tails.feeds) == 0
@@ -781,13 +781,13 @@ async def test_a_subscriber_that_is_behind_for_minutes_is_kept_as_long_as_it_rea
                 await asyncio.sleep(0)
             now += 6
             # It answers pings; this is about something else.
-            slow._heard_at = now  # type: ignore[attr-defined]
+            slow._received_at = now  # type: ignore[attr-defined]
             assert slow.overdue(now) is None
         for _ in range(3):
             now += 6
-            slow._heard_at = now  # type: ignore[attr-defined]
+            slow._received_at = now  # type: ignore[attr-defined]
             reason = slow.overdue(now)
-        assert reason == "it does not take what it was sent"
+        assert reason == "it does not read what it was sent"
 
 
 def own_address(browser: Browser) -> str:

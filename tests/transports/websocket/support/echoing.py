@@ -77,7 +77,7 @@ class Echo(asyncio.BufferedProtocol):
         try:
             self._decoder.decode(bytes(content), final=is_last)
         except UnicodeDecodeError:
-            raise Violation(CloseCode.INVALID_DATA, "a text is not UTF-8") from None
+            raise Violation(CloseCode.INVALID_DATA, "a text message is not UTF-8") from None
 
     def _close(self, code: int | None, *, is_over: bool) -> None:
         self._is_over = True

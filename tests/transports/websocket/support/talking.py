@@ -219,7 +219,7 @@ async def talking(
 
 
 async def until_nobody_is_left(world: Talking) -> None:
-    while world.connections or any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+    while world.connections or any("_process_queue" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
