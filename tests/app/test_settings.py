@@ -359,4 +359,4 @@ def test_tcp_listens_at_the_configured_address(start: Start) -> None:
 
 async def test_a_lease_without_an_expiry_lasts_for_the_configured_time(tmp_path: Path) -> None:
     async with leasing(tmp_path, expiry=7.0) as made:
-        assert (await made.lease()).told["expiry"] == 7 * SECOND
+        assert (await made.lease()).lease["expiry"] == 7 * SECOND

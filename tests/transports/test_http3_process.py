@@ -1,6 +1,6 @@
-"""HTTP/3 with a client that shares no line with the server's: libcurl, whose QUIC is ngtcp2 and whose HTTP is nghttp3.
+"""HTTP/3 with a client that shares no code with the server: libcurl, with ngtcp2 for QUIC and nghttp3 for HTTP/3.
 
-It trusts the authority that `whippet certs` has made, and nothing else, and speaks HTTP/3 or not at all.
+It trusts only the authority that `whippet certs` created, and speaks only HTTP/3.
 """
 
 from __future__ import annotations

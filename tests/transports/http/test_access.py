@@ -25,13 +25,13 @@ async def test_a_login_returns_a_token_with_its_expiry_in_seconds(tmp_path: Path
             "POST", "/users/login", {"username": "root", "password": PASSWORD, "version": None, "context": "", "x": 1}
         )
         assert response.status_code == 200
-        said = response.json()
-        assert list(said) == ["user_id", "access_token"]
-        assert said["user_id"] == 0
-        assert list(said["access_token"]) == ["token", "expiry"]
-        assert said["access_token"]["expiry"] == world.clock() // 1_000_000 + 3600
+        reply = response.json()
+        assert list(reply) == ["user_id", "access_token"]
+        assert reply["user_id"] == 0
+        assert list(reply["access_token"]) == ["token", "expiry"]
+        assert reply["access_token"]["expiry"] == world.clock() // 1_000_000 + 3600
         assert response.headers["cache-control"] == "no-store"
-        claims = json.loads(base64.urlsafe_b64decode(said["access_token"]["token"].split(".")[1] + "=="))
+        claims = json.loads(base64.urlsafe_b64decode(reply["access_token"]["token"].split(".")[1] + "=="))
         assert claims["sub"] == "0"
 
 
@@ -175,8 +175,8 @@ async def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: 
         assert await root.get("/personal-access-tokens") == [
             {"name": "build", "expiry_at": world.clock() + 3_600_000_000}
         ]
-        said = await world.stranger.post("/personal-access-tokens/login", {"token": raw})
-        assert await Caller(world.client, said["access_token"]["token"]).get("/streams") == []
+        reply = await world.stranger.post("/personal-access-tokens/login", {"token": raw})
+        assert await Caller(world.client, reply["access_token"]["token"]).get("/streams") == []
         program = Caller(world.client, raw)
         assert (await program.get("/users/me"))["username"] == "root"
         await program.delete("/users/logout")

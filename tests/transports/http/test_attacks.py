@@ -1,5 +1,6 @@
-"""What is sent to break in, or to break things: names that are paths, headers or lines of a log, JSON that is none or
-too much, passwords by the thousand. On live connections, because a client library would tidy up.
+"""Attacks: names that are paths, headers or log lines, invalid or excessive JSON, and password guessing.
+
+They use raw connections, because a client library would normalize requests.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ async def ask(world: Serving, method: str, path: str | bytes, json: Any = None, 
 
 
 def number(response: Response) -> tuple[int, int]:
-    said = response.json()
-    assert list(said) == ["id", "code", "reason", "field"]
+    reply = response.json()
+    assert list(reply) == ["id", "code", "reason", "field"]
     assert response.headers["content-type"] == "application/json"
-    assert "Traceback" not in said["reason"]
-    return response.status, said["id"]
+    assert "Traceback" not in reply["reason"]
+    return response.status, reply["id"]
 
 
 async def with_topic(world: Serving) -> None:
@@ -399,12 +400,12 @@ class Guarded:
     def __init__(self, world: Serving, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
         self.clock = clock
-        self.looked_at = 0
+        self.checked = 0
         passwords = world.world.passwords
         verify = passwords.verify
 
         async def counting(*given: Any) -> bool:
-            self.looked_at += 1
+            self.checked += 1
             return await verify(*given)
 
         monkeypatch.setattr(passwords, "verify", counting)
@@ -452,13 +453,13 @@ def test_password_guessing_is_slowed_and_then_refused_without_a_check_for_any_na
             )
             assert number(response) == (REFUSED if attempt < SEEN else TOO_MANY)
             assert response.json()["reason"].count("guess") == 0
-        assert server.looked_at == SEEN
+        assert server.checked == SEEN
         assert [round(seconds) for seconds in server.clock.slept] == [1, 2, 4, 8]
-        told = await server.log_in("root", PASSWORD)
-        assert number(told) == TOO_MANY
-        assert "try again in 16 s" in told.json()["reason"]
-        assert told.headers["retry-after"] == "16"
-        assert server.looked_at == SEEN
+        returned = await server.log_in("root", PASSWORD)
+        assert number(returned) == TOO_MANY
+        assert "try again in 16 s" in returned.json()["reason"]
+        assert returned.headers["retry-after"] == "16"
+        assert server.checked == SEEN
         assert (await ask(server.world, "GET", "/streams")).status == 200
         server.clock.now += 16
         assert (await server.log_in("root", PASSWORD)).status == 200
@@ -471,7 +472,7 @@ def test_guessing_on_many_connections_gains_nothing(tmp_path: Path, monkeypatch:
         attempts = [server.log_in(f"somebody {i}", "a guess") for i in range(100)]
         for response in await asyncio.gather(*attempts):
             assert number(response) in (REFUSED, TOO_MANY)
-        assert server.looked_at <= SEEN + AT_A_TIME
+        assert server.checked <= SEEN + AT_A_TIME
 
     guarded(tmp_path, test, monkeypatch)
 
@@ -480,9 +481,9 @@ def test_a_stolen_token_does_not_help_to_guess_the_password(tmp_path: Path, monk
     async def test(server: Guarded) -> None:
         for attempt in range(50):
             body = {"current_password": f"guess {attempt}", "new_password": "mine now"}
-            told = await ask(server.world, "PUT", "/users/root/password", body)
-            assert number(told) == (REFUSED if attempt < SEEN else TOO_MANY)
-        assert server.looked_at == SEEN
+            returned = await ask(server.world, "PUT", "/users/root/password", body)
+            assert number(returned) == (REFUSED if attempt < SEEN else TOO_MANY)
+        assert server.checked == SEEN
         body = {"current_password": PASSWORD, "new_password": "mine now"}
         assert number(await ask(server.world, "PUT", "/users/root/password", body)) == TOO_MANY
 
@@ -507,8 +508,8 @@ def test_pipelined_guesses_are_answered_in_order_and_no_faster(tmp_path: Path, m
         body = b'{"username":"root","password":"a guess"}'
         head = b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         await link.send((head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) * 30)
-        told = [number(await link.response()) for _ in range(30)]
-        assert told == [*[REFUSED] * SEEN, *[TOO_MANY] * (30 - SEEN)]
-        assert server.looked_at == SEEN
+        returned = [number(await link.response()) for _ in range(30)]
+        assert returned == [*[REFUSED] * SEEN, *[TOO_MANY] * (30 - SEEN)]
+        assert server.checked == SEEN
 
     guarded(tmp_path, test, monkeypatch)

@@ -92,14 +92,14 @@ async def raw_path(world: Calling, path: str) -> Any:
         "headers": [(b"authorization", f"Bearer {world.root.token}".encode())],
         "client": ("127.0.0.1", 1),
     }
-    said: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        said.append(message)
+        messages.append(message)
 
     await world.application(scope, Request(scope).receive, send)
-    assert said[0]["status"] == 200, said
-    return msgspec.json.decode(said[1]["body"])
+    assert messages[0]["status"] == 200, messages
+    return msgspec.json.decode(messages[1]["body"])
 
 
 @pytest.mark.parametrize("path", ["%FF", "%C3", "x" * 256, "%41" * 256, ""])
@@ -150,7 +150,7 @@ async def test_a_topic_accepts_limits_options_and_the_fields_of_old_clients(tmp_
     async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
-        asked = {
+        requested = {
             "stream_id": 1,
             "topic_id": 7,
             "name": "t",
@@ -162,7 +162,7 @@ async def test_a_topic_accepts_limits_options_and_the_fields_of_old_clients(tmp_
             "options": {"durability": "persisted", "segment_size": "128 MiB"},
             "unknown": [1, {"deep": None}],
         }
-        made = await root.post("/streams/s/topics", asked)
+        made = await root.post("/streams/s/topics", requested)
         found = (made["compression_algorithm"], made["message_expiry"], made["max_topic_size"])
         assert found == ("gzip", 5_000_000, 2**33)
         assert (made["id"], made["replication_factor"]) == (0, 2)

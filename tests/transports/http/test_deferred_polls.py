@@ -33,7 +33,7 @@ async def send(world: Calling, context: dict[str, Any] | None = None, **more: An
     return await world.root.ask("POST", f"{TOPIC}/messages", body, **more)
 
 
-def said(context: dict[str, Any]) -> str:
+def encoded(context: dict[str, Any]) -> str:
     return json.dumps(context, separators=(",", ":"))
 
 
@@ -45,7 +45,7 @@ async def test_a_deferred_poll_returns_the_context_of_its_partition(tmp_path: Pa
         assert found["context"]["incarnation"] == context["incarnation"]
         assert [message["payload"] for message in found["messages"]] == ["aGVsbG8="]
         assert (found["partition_id"], found["count"], found["current_offset"]) == (0, 1, 0)
-        again = await world.root.get(f"{POLL}?kind=offset&value=1&context={said(found['context'])}")
+        again = await world.root.get(f"{POLL}?kind=offset&value=1&context={encoded(found['context'])}")
         assert (again["count"], again["messages"]) == (0, [])
 
 
@@ -93,7 +93,7 @@ async def test_a_partition_that_was_created_again_has_another_context(tmp_path: 
         await world.root.post(f"{TOPIC}/partitions", {"partitions_count": 1})
         response = await send(world, context)
         assert (response.status_code, response.json()["id"]) == (409, Code.PARTITION_RECREATED)
-        assert await world.root.refused("GET", f"{POLL}?context={said(context)}") == (409, 87, None)
+        assert await world.root.refused("GET", f"{POLL}?context={encoded(context)}") == (409, 87, None)
         body = {"offset": 0, "context": context}
         assert await world.root.refused("PUT", f"{TOPIC}/consumer-offsets", body) == (409, 87, None)
         anew = (await world.root.get(TOPIC))["partitions"][0]["context"]

@@ -115,8 +115,8 @@ async def test_an_expired_certificate_is_reported_as_a_problem_of_a_ready_server
         assert ready["problems"] == [
             "http.tls: the certificate expired on 2023-11-14 22:13 UTC; clients that check it refuse to connect"
         ]
-        told = (await world.stranger.ask("GET", "/metrics")).text
-        days = re.search(r'^whippet_certificate_days_left\{section="http.tls"\} (-[\d.]+)$', told, re.MULTILINE)
+        returned = (await world.stranger.ask("GET", "/metrics")).text
+        days = re.search(r'^whippet_certificate_days_left\{section="http.tls"\} (-[\d.]+)$', returned, re.MULTILINE)
         assert days is not None
         assert float(days[1]) < -700
 

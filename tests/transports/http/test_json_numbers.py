@@ -1,7 +1,7 @@
-"""Numbers in JSON responses, as clients read them that keep large integers exact.
+"""Numbers in JSON responses, for clients that keep large integers exact.
 
-Iggy's Web UI decodes responses with json-bigint, which makes an integer of every number of more than 15 characters, and
-fails where that number has decimals.
+Iggy's Web UI decodes responses with json-bigint, which reads every number of more than 15 characters as an integer, and
+fails if it has decimals.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ async def test_no_response_has_a_number_that_json_bigint_misreads(tmp_path: Path
             bodies[name] = response.content if "json" in response.headers.get("content-type", "") else b"null"
         for path in ("/health/live", "/health/ready", "/nowhere"):
             bodies[path] = (await world.stranger.ask("GET", path)).content
-        said = {"username": "alice", "password": "alicealice"}
-        bodies["log_in"] = (await world.stranger.ask("POST", "/users/login", said)).content
+        reply = {"username": "alice", "password": "alicealice"}
+        bodies["log_in"] = (await world.stranger.ask("POST", "/users/login", reply)).content
         assert sum(bool(numbers_in(body)) for body in bodies.values()) > 20
         assert {name: found for name, body in bodies.items() if (found := too_long(body))} == {}
         assert json.loads(bodies["get_stats"])["cpu_usage"] == 33.333332

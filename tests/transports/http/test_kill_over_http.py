@@ -1,6 +1,6 @@
-"""kill -9 of the gateway while producers number their sends over HTTP; each repeats what it has no answer to.
+"""kill -9 of the gateway while producers number their sends over HTTP, and repeat those without a response.
 
-Every message is there exactly once, where its producer was told. Rounds:
+Every message is stored exactly once, at the acknowledged position. Rounds:
 WHIPPET_TORTURE_ROUNDS; `make torture` sets it.
 """
 
@@ -38,12 +38,12 @@ def client(gateway: Gateway) -> httpx.Client:
     return made
 
 
-def sending(gateway: Gateway, name: str, told: dict[int, Place], answered: threading.Semaphore) -> None:
+def sending(gateway: Gateway, name: str, acknowledged: dict[int, Place], responded: threading.Semaphore) -> None:
     """Sends one message after the other, each after the response to the last one, until the server is gone."""
     try:
         with contextlib.closing(client(gateway)) as http:
             while True:
-                sequence = len(told)
+                sequence = len(acknowledged)
                 headers = {
                     "content-type": "application/octet-stream",
                     "producer-id": name,
@@ -52,8 +52,8 @@ def sending(gateway: Gateway, name: str, told: dict[int, Place], answered: threa
                 }
                 answer = http.post(f"{TOPIC}/messages", content=f"{name} {sequence}".encode(), headers=headers)
                 (place,) = answer.raise_for_status().json()["confirmations"]
-                told[sequence] = place["partition_id"], place["base_offset"]
-                answered.release()
+                acknowledged[sequence] = place["partition_id"], place["base_offset"]
+                responded.release()
     except httpx.TransportError:
         return
 
@@ -62,14 +62,14 @@ def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], count: in
     """Kills the gateway after each producer has received at least this many responses."""
     gateway = start(**ROOT)
     gateway.line("Whippet")
-    answered = [threading.Semaphore(0) for _ in answers]
+    responded = [threading.Semaphore(0) for _ in answers]
     senders = [
         threading.Thread(target=sending, args=(gateway, *producer, each))
-        for producer, each in zip(answers.items(), answered, strict=True)
+        for producer, each in zip(answers.items(), responded, strict=True)
     ]
     for sender in senders:
         sender.start()
-    for each in answered:
+    for each in responded:
         for _ in range(count):
             assert each.acquire(timeout=TIMEOUT_S), f"seed {SEED}: a producer is not answered"
     gateway.signal(signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_a_numbered_send_that_is_repeated_after_kill_9_is_stored_once(tmp_path: 
         with contextlib.closing(client(last)) as http:
             found = [list(stored(http, partition_id)) for partition_id in range(PARTITIONS)]
     everything = [line for lines in found for line in lines]
-    assert len(everything) == len(set(everything)), f"seed {SEED}: something is there twice"
-    for name, told in answers.items():
-        for sequence, (partition_id, offset) in told.items():
+    assert len(everything) == len(set(everything)), f"seed {SEED}: something is stored twice"
+    for name, acknowledged in answers.items():
+        for sequence, (partition_id, offset) in acknowledged.items():
             assert found[partition_id][offset] == f"{name} {sequence}", f"seed {SEED}"

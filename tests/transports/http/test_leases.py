@@ -30,22 +30,22 @@ def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
 async def test_a_lease_has_its_partitions_and_its_expiry(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease(expiry="20s")
-        told = member.told
-        assert (told["partitions"], told["finishing"], told["expiry"]) == ([0, 1], [], 20_000_000)
-        assert member.path == f"{LEASES}/{told['lease_id']}"
+        lease = member.lease
+        assert (lease["partitions"], lease["finishing"], lease["expiry"]) == ([0, 1], [], 20_000_000)
+        assert member.path == f"{LEASES}/{lease['lease_id']}"
         looked = await member.look()
-        assert looked["generation"] == told["generation"]
+        assert looked["generation"] == lease["generation"]
         assert 0 < looked["expires_at"] - made.gateway.clock() <= 20_000_000
         renewed = (await made.client.put(member.path)).json()
         assert renewed["expires_at"] >= looked["expires_at"]
-        assert (await made.lease()).told["expiry"] == 30_000_000
+        assert (await made.lease()).lease["expiry"] == 30_000_000
 
 
 async def test_a_lease_is_listed_as_a_client_and_as_a_member_of_its_group(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         member = await made.lease()
         (client,) = [each for each in (await made.client.get("/clients")).json() if each["transport"] == "http"]
-        assert client["client_id"] == member.told["client_id"]
+        assert client["client_id"] == member.lease["client_id"]
         assert client["consumer_groups_count"] == 1
         details = (await made.client.get(f"/clients/{client['client_id']}")).json()
         assert details["consumer_groups"] == [{"stream_id": 0, "topic_id": 0, "group_id": 0}]
@@ -66,7 +66,7 @@ async def test_polls_try_all_partitions_and_commits_advance_the_group(tmp_path: 
             polled = await member.poll(count=1)
             assert (polled["partition_id"], texts(polled)) == (1, ["a"])
         response = await member.commit(polled)
-        assert response.json()["generation"] == member.told["generation"]
+        assert response.json()["generation"] == member.lease["generation"]
         assert texts(await member.poll(partition_id=1, auto_commit="true")) == ["b"]
         assert (await member.poll(partition_id=1))["messages"] == []
         assert texts(await member.poll(partition_id=1, kind="first")) == ["a", "b"]
@@ -81,7 +81,7 @@ async def test_a_lease_and_a_connection_share_the_messages_and_the_last_one_gets
         member = await made.lease()
         shares = [each["partitions"] for each in (await made.group())["members"]]
         assert sorted(map(len, shares)) == [2, 2]
-        assert member.told["partitions"] in shares
+        assert member.lease["partitions"] in shares
 
         async def over_tcp() -> list[str]:
             found: list[str] = []
@@ -95,7 +95,7 @@ async def test_a_lease_and_a_connection_share_the_messages_and_the_last_one_gets
             await made.send(partition, f"{partition} first", f"{partition} second")
         by_connection, by_lease = await asyncio.gather(over_tcp(), member.drain())
         assert len(by_connection) == 4
-        mine = member.told["partitions"]
+        mine = member.lease["partitions"]
         assert sorted(by_lease) == sorted(f"{each} {which}" for each in mine for which in ("first", "second"))
 
         await made.tcp.call(requests.LeaveConsumerGroup("s", "t", "g"))
@@ -118,7 +118,7 @@ async def test_an_unused_lease_lapses_and_the_others_get_its_partitions(tmp_path
         assert group["members"][0]["partitions"] == [0, 1]
         for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/messages")):
             assert refusal(await made.client.request(method, lapsing.path + path)) == GONE
-        body = {"generation": lapsing.told["generation"], "partition_id": 0, "offset": 0}
+        body = {"generation": lapsing.lease["generation"], "partition_id": 0, "offset": 0}
         assert refusal(await made.client.put(f"{lapsing.path}/offsets", json=body)) == GONE
         assert (await staying.look())["partitions"] == [0, 1]
 
@@ -148,10 +148,10 @@ async def test_a_commit_of_an_old_generation_is_refused_and_the_rest_can_be_fini
         await made.send(1, "b")
         polled = {each["partition_id"]: each for each in [await first.poll(), await first.poll()]}
         assert sorted(polled) == [0, 1]
-        before = first.told["generation"]
+        before = first.lease["generation"]
         second = await made.lease()
-        assert second.told["generation"] > before
-        assert second.told["partitions"] == []
+        assert second.lease["generation"] > before
+        assert second.lease["partitions"] == []
         assert refusal(await first.commit(polled[1], before)) == (409, "stale_generation", "generation")
         looked = await first.look()
         assert (looked["partitions"], looked["finishing"]) == ([0], [1])
@@ -223,7 +223,7 @@ async def test_the_requested_expiry_has_limits(tmp_path: Path) -> None:
         for expiry in ("999ms", "61s", "30", "soon", "0s", "-1s"):
             response = await made.client.post(LEASES, params={"expiry": expiry})
             assert refusal(response) == (400, "bad_request", "expiry"), expiry
-        assert (await made.lease(expiry="1m")).told["expiry"] == 60_000_000
+        assert (await made.lease(expiry="1m")).lease["expiry"] == 60_000_000
         assert len(made.served.api.leases) == 1
 
 
@@ -298,7 +298,7 @@ async def test_a_commit_must_contain_a_generation(tmp_path: Path) -> None:
         member = await made.lease()
         response = await made.client.put(f"{member.path}/offsets", json={"partition_id": 0, "offset": 0})
         assert response.status_code == 422
-        body = {"generation": member.told["generation"], "partition_id": 0, "offset": 0}
+        body = {"generation": member.lease["generation"], "partition_id": 0, "offset": 0}
         response = await made.client.put(f"{member.path}/offsets", content=msgspec.json.encode(body))
         assert response.status_code == 415
         response = await made.client.put(f"{member.path}/offsets", json=body)

@@ -141,8 +141,8 @@ async def test_a_batch_goes_to_the_partition_of_its_partitioning(tmp_path: Path)
     async with with_topic(tmp_path) as world:
 
         async def where(kind: str, value: bytes) -> int:
-            said = await world.root.post(MESSAGES, sent(message(), to={"kind": kind, "value": b64(value)}))
-            return int(said["confirmations"][0]["partition_id"])
+            reply = await world.root.post(MESSAGES, sent(message(), to={"kind": kind, "value": b64(value)}))
+            return int(reply["confirmations"][0]["partition_id"])
 
         assert [await where("balanced", b"") for _ in range(4)] == [0, 1, 2, 0]
         assert await where("partition_id", b"\x02\0\0\0") == 2

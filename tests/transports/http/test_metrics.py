@@ -235,8 +235,8 @@ async def test_each_limit_is_returned_with_its_setting(tmp_path: Path) -> None:
         assert await world.stranger.refused("GET", "/limits") == (401, 77, None)
         limits = {each["key"]: each for each in await world.root.get("/limits")}
         assert set(limits) <= set(KEYS)
-        told = [limits[f"http.{name}"] for name in ("max_request_size", "limits.idle_time", "leases.leases")]
-        assert [(each["value"], each["unit"]) for each in told] == [
+        returned = [limits[f"http.{name}"] for name in ("max_request_size", "limits.idle_time", "leases.leases")]
+        assert [(each["value"], each["unit"]) for each in returned] == [
             (12345, "bytes"),
             (1.5, "seconds"),
             (4096, "number"),

@@ -46,8 +46,8 @@ async def test_a_repeated_send_gets_the_same_response_and_is_stored_once(tmp_pat
 
 async def test_a_repeated_balanced_send_goes_to_the_partition_of_the_first_one(tmp_path: Path) -> None:
     async with with_topic(tmp_path, partitions=3) as world:
-        said = [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)]
-        assert [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)] == said
+        reply = [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)]
+        assert [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)] == reply
         found = [each for partition in range(3) for each in await payloads(world, f"partition_id={partition}")]
         assert sorted(found) == [b"%d" % n for n in range(6)]
 

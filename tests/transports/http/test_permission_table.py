@@ -1,6 +1,6 @@
-"""Who may do what over HTTP: every route against every single permission, as the page of the API has it (10.3).
+"""Permissions over HTTP: every route with every single permission, as in the reference of the API (10.3).
 
-Which route asks for which right was written down from that page; the rights are those of the table of commands.
+The permission of each route is from that page; the permissions are those of the table of commands.
 """
 
 from __future__ import annotations

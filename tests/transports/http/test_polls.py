@@ -195,9 +195,9 @@ async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, as
     """Starts a poll and returns it when it waits."""
     link = await world.link()
     before = len(world.api.waiting)
-    asked = asyncio.create_task(link.ask(world.request("GET", f"{MESSAGES}?{query}", None, *more)))
+    requested = asyncio.create_task(link.ask(world.request("GET", f"{MESSAGES}?{query}", None, *more)))
     await until_waiting(world, before + 1)
-    return link, asked
+    return link, requested
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, as
 )
 async def test_a_waiting_poll_is_answered_by_the_append(tmp_path: Path, query: str) -> None:
     async with live(tmp_path) as world:
-        _, asked = await waiting_poll(world, f"{query}&wait=30s")
+        _, requested = await waiting_poll(world, f"{query}&wait=30s")
         await send_one(world, b"elsewhere", 1)
-        assert not asked.done()
+        assert not requested.done()
         await send_one(world, b"here")
-        found = (await asked).json()
+        found = (await requested).json()
         assert [base64.b64decode(each["payload"]) for each in found["messages"]] == [b"here"]
         link = await world.link()
         again = await link.ask(world.request("GET", f"{MESSAGES}?value=0&wait=30s"))
@@ -222,20 +222,20 @@ async def test_a_waiting_poll_is_woken_by_a_client_on_tcp(tmp_path: Path) -> Non
         listener = TcpListener(world.world.gateway)
         await listener.listen(Address("127.0.0.1", 0), "tcp.address", None)
         address = f"iggy://{ROOT['IGGY_ROOT_USERNAME']}:{ROOT['IGGY_ROOT_PASSWORD']}@127.0.0.1"
-        _, asked = await waiting_poll(world, "partition_id=2&wait=30s", "Accept: text/plain")
+        _, requested = await waiting_poll(world, "partition_id=2&wait=30s", "Accept: text/plain")
         async with await Client.connect(f"{address}:{listener.address.port}?heartbeat_interval=0") as client:
             to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 2)
             await client.send_messages("s", "t", [b"over TCP"], to)
-        assert (await asked).body == b"over TCP\n"
+        assert (await requested).body == b"over TCP\n"
         await listener.stop(10)
 
 
 async def test_a_poll_waits_for_a_distant_offset(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
-        _, asked = await waiting_poll(world, "value=3&wait=30s")
+        _, requested = await waiting_poll(world, "value=3&wait=30s")
         for i in range(5):
             await send_one(world, b"%d" % i)
-        found = (await asked).json()
+        found = (await requested).json()
         assert found["messages"][0]["header"]["offset"] == 3
 
 
@@ -270,8 +270,8 @@ async def test_the_time_and_number_of_waiting_polls_are_limited(tmp_path: Path) 
 
 async def test_a_disconnected_client_stops_waiting_and_commits_nothing(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
-        link, asked = await waiting_poll(world, "kind=next&consumer_id=me&auto_commit=true&wait=30s")
-        asked.cancel()
+        link, requested = await waiting_poll(world, "kind=next&consumer_id=me&auto_commit=true&wait=30s")
+        requested.cancel()
         link.link.close()
         await until_waiting(world, 0)
         await send_one(world)
@@ -325,21 +325,21 @@ async def test_permission_to_poll_is_checked_before_and_after_waiting(tmp_path: 
         )
         assert granted.status == 204, granted.body
         world.token = alice
-        _, asked = await waiting_poll(world, "wait=30s")
+        _, requested = await waiting_poll(world, "wait=30s")
         world.token = root
         assert (await link.ask(world.request("PUT", "/users/alice", {"status": "inactive"}))).status == 204
         await send_one(world)
-        assert (await asked).status == 401
+        assert (await requested).status == 401
 
 
 async def test_a_stopping_server_answers_waiting_polls(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
-        _, asked = await waiting_poll(world, "wait=30s")
+        _, requested = await waiting_poll(world, "wait=30s")
         began = time.monotonic()
         world.api.drain()
         await world.server.stop()
         assert time.monotonic() - began < 30, "the poll waits for 30 s"
-        response = await asked
+        response = await requested
         assert (response.status, response.json()["count"]) == (200, 0)
 
 

@@ -1,5 +1,6 @@
-"""HTTP connections against raw sockets: slow clients, silent ones, greedy ones, and requests that two could read in two
-ways. Deadlines are short here; what a test waits for is an answer or an end, never time.
+"""HTTP connections with raw sockets: slow, silent and greedy clients, and ambiguous requests.
+
+Deadlines are short here; tests wait for a response or the end of the connection, never for time.
 """
 
 from __future__ import annotations
@@ -434,11 +435,11 @@ async def test_an_ambiguous_request_is_refused_and_ends_the_connection(tmp_path:
     async with serving(tmp_path) as world:
         link = await world.link()
         await link.send(octets + PING)
-        said = await link.rest()
-        assert said.startswith(b"HTTP/1.1 4"), said
-        assert said.count(b"HTTP/1.1 ") == 1, "a second request was found behind the first"
-        assert b"pong" not in said
-        assert b"Traceback" not in said
+        received = await link.rest()
+        assert received.startswith(b"HTTP/1.1 4"), received
+        assert received.count(b"HTTP/1.1 ") == 1, "a second request was found behind the first"
+        assert b"pong" not in received
+        assert b"Traceback" not in received
         assert await (await world.link()).pings()
 
 

@@ -107,11 +107,11 @@ async def test_a_reason_begins_with_the_words_of_iggy(
 
 async def test_a_caller_without_permission_is_refused_in_the_words_of_iggy(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
-        said = (await world.stranger.ask("GET", "/streams")).json()["reason"]
-        assert said == "Access token is missing: the request needs `Authorization: Bearer <token>`"
+        reply = (await world.stranger.ask("GET", "/streams")).json()["reason"]
+        assert reply == "Access token is missing: the request needs `Authorization: Bearer <token>`"
         alice = await world.user()
-        said = (await alice.ask("POST", "/streams", {"name": "new"})).json()["reason"]
-        assert said == "Unauthorized: user 'alice' may not create_stream"
+        reply = (await alice.ask("POST", "/streams", {"name": "new"})).json()["reason"]
+        assert reply == "Unauthorized: user 'alice' may not create_stream"
 
 
 @pytest.mark.parametrize(

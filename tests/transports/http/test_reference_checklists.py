@@ -32,9 +32,9 @@ from whippet.app.config.listeners import HttpLimits
 
 def test_08_01_to_02_logging_in_and_requests_without_a_token(tmp_path: Path) -> None:
     async def test(live: Live) -> None:
-        said = await live.stranger.post("/users/login", LOGIN)
-        assert said["user_id"] == 0
-        assert 10**9 < said["access_token"]["expiry"] < 10**10, "in seconds"
+        reply = await live.stranger.post("/users/login", LOGIN)
+        assert reply["user_id"] == 0
+        assert 10**9 < reply["access_token"]["expiry"] < 10**10, "in seconds"
         wrong = LOGIN | {"password": "wrong"}
         assert await live.stranger.refused("POST", "/users/login", wrong) == (400, 42, None)
         for token in (None, "garbage"):
@@ -126,8 +126,8 @@ def test_08_15_to_16_metrics_and_preflights(tmp_path: Path) -> None:
         names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
         gauges = {"streams", "topics", "partitions", "segments", "messages", "users", "clients"}
         assert {"http_requests_total", *gauges} <= names
-        asked = {"origin": "http://x", "access-control-request-method": "GET"}
-        response = await live.client.options("/streams", headers=asked)
+        preflight = {"origin": "http://x", "access-control-request-method": "GET"}
+        response = await live.client.options("/streams", headers=preflight)
         assert (response.status_code, response.content) == (200, b"")
         assert response.headers["access-control-allow-origin"] == "*"
         assert response.headers["access-control-allow-methods"] == "GET,POST,PUT,DELETE"
@@ -183,8 +183,8 @@ def test_09_01_public_paths_ignore_the_header(tmp_path: Path) -> None:
             header = f"Host: localhost\r\nAuthorization: {bearer}\r\n"
             ping = await link.ask(f"GET /ping HTTP/1.1\r\n{header}\r\n".encode("latin-1"))
             assert (ping.status, ping.body) == (200, b"pong")
-            for path, said in (("/users/login", LOGIN), (f"{PATS}/login", pat)):
-                body = msgspec.json.encode(said)
+            for path, reply in (("/users/login", LOGIN), (f"{PATS}/login", pat)):
+                body = msgspec.json.encode(reply)
                 more = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
                 login = await link.ask(f"POST {path} HTTP/1.1\r\n{header}{more}".encode("latin-1") + body)
                 assert login.status == 200, bearer

@@ -219,8 +219,8 @@ def test_a_key_and_a_name_of_a_consumer_are_hashed_as_sdks_do(tmp_path: Path) ->
         await live.topic()
         for key in (b"user-1", b"\xff\x00", b"k" * 255, b"x"):
             to = {"kind": "messages_key", "value": base64.b64encode(key).decode()}
-            said = await live.root.post(MESSAGES, ONE | {"partitioning": to})
-            assert said["confirmations"][0]["partition_id"] == xxhash.xxh32_intdigest(key, 0) % 3
+            reply = await live.root.post(MESSAGES, ONE | {"partitioning": to})
+            assert reply["confirmations"][0]["partition_id"] == xxhash.xxh32_intdigest(key, 0) % 3
         await live.root.post(MESSAGES, ONE)
         await live.root.put(OFFSETS, {"consumer_id": "billing", "offset": 0})
         number = xxhash.xxh32_intdigest(b"billing", 0)

@@ -1,6 +1,6 @@
-"""Whatever can be asked according to the OpenAPI document, and what cannot, is answered as the document says.
+"""Requests that the OpenAPI document allows, and others, get the responses that the document describes.
 
-schemathesis generates the requests: no 5xx, no status that the operation does not document, no body that does not fit
+schemathesis generates the requests: no 5xx, no status that the operation does not document, no body that does not match
 its schema, and nothing is refused that the document allows.
 A run of the test suite is repeatable. `make schemathesis SECONDS=600` draws a new seed, and WHIPPET_SCHEMATHESIS_SEED
 repeats its run.
@@ -116,9 +116,9 @@ async def _prove(world: Serving, folder: Path, examples: int) -> tuple[int | Non
         *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said, _ = await process.communicate()
+        reply, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return process.returncode, said.decode(errors="replace")
+    return process.returncode, reply.decode(errors="replace")

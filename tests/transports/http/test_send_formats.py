@@ -209,8 +209,8 @@ async def test_the_query_sets_the_destination_of_lines(tmp_path: Path) -> None:
         same = await where("key=user-1")
         assert [await where("key=user-1", "text/plain") for _ in range(3)] == [same] * 3
         keyed = {**ONE, "partitioning": {"kind": "messages_key", "value": "w6Q="}}
-        said = await world.root.post(MESSAGES, keyed)
-        assert await where("key=%C3%A4") == said["confirmations"][0]["partition_id"]
+        reply = await world.root.post(MESSAGES, keyed)
+        assert await where("key=%C3%A4") == reply["confirmations"][0]["partition_id"]
         for query, expected in (
             ("partition=3", (404, 3007, "partition_id")),
             ("partition=x", (400, 400, "partition")),
@@ -282,9 +282,9 @@ async def test_a_send_may_raise_the_durability_of_the_topic_but_never_lower_it(
     async with with_topic(tmp_path, durability=level, **settings) as world:
         partition = world.gateway.store.partition(0, 0, 0)
         assert partition is not None
-        for asked in Durability:
-            response = await send(world, NDJSON, b"1\n2", f"partition=0&durability={asked.name.lower()}")
-            reached = max(asked, level)
+        for requested in Durability:
+            response = await send(world, NDJSON, b"1\n2", f"partition=0&durability={requested.name.lower()}")
+            reached = max(requested, level)
             expected = "persisted" if reached is Durability.SYNCED else "replicated"
             assert response.headers["iggy-durability"] == expected
             assert (partition.appended, partition.written, partition.synced)[reached] == partition.appended

@@ -113,9 +113,9 @@ async def test_the_cluster_has_the_configured_names_and_address(tmp_path: Path) 
     node = CurrentNode(name="node-7", ip="192.0.2.7")
     cluster = Cluster(enabled=True, name="my-cluster", node=Nodes(current=node))
     async with calling(tmp_path, settings=Config(cluster=cluster)) as world:
-        told = await world.root.get("/cluster/metadata")
-        assert told["name"] == "my-cluster"
-        assert [(one["name"], one["ip"]) for one in told["nodes"]] == [("node-7", "192.0.2.7")]
+        metadata = await world.root.get("/cluster/metadata")
+        assert metadata["name"] == "my-cluster"
+        assert [(one["name"], one["ip"]) for one in metadata["nodes"]] == [("node-7", "192.0.2.7")]
 
 
 async def test_a_snapshot_is_a_zip_of_the_requested_parts(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def cors(**settings: Any) -> Http:
 
 
 async def preflight(world: Calling, path: str = "/streams", **headers: str) -> Any:
-    asked = {"origin": ORIGIN, "access-control-request-method": "POST"} | headers
-    return await world.client.request("OPTIONS", path, headers=asked)
+    request_headers = {"origin": ORIGIN, "access-control-request-method": "POST"} | headers
+    return await world.client.request("OPTIONS", path, headers=request_headers)
 
 
 async def test_a_foreign_origin_gets_no_cors_response_unless_it_is_configured(tmp_path: Path) -> None:
@@ -215,12 +215,12 @@ async def test_only_listed_origins_are_allowed(tmp_path: Path, origin: str) -> N
 
 async def test_private_network_access_must_be_enabled(tmp_path: Path) -> None:
     name = "access-control-allow-private-network"
-    asked = {"access-control-request-private-network": "true"}
+    request_headers = {"access-control-request-private-network": "true"}
 
     async with calling(tmp_path / "closed", cors(allowed_origins=("*",))) as world:
-        assert name not in (await preflight(world, **asked)).headers
+        assert name not in (await preflight(world, **request_headers)).headers
     async with calling(tmp_path / "opened", cors(allowed_origins=("*",), allow_private_network=True)) as world:
-        assert (await preflight(world, **asked)).headers[name] == "true"
+        assert (await preflight(world, **request_headers)).headers[name] == "true"
         assert name not in (await preflight(world)).headers
 
 

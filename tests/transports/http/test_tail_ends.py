@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from starlette.types import Message as Said
+from starlette.types import Message as AsgiMessage
 
 from tests.transports.http.support.calling import permissions
 from tests.transports.http.support.events import MESSAGES, Events, tail
@@ -46,10 +46,10 @@ async def test_a_tail_ends_with_its_topic_the_server_or_the_permission(tmp_path:
         assert await ended(await of("carol"), "PUT", "/users/carol/permissions", without) == "unauthorized"
         daves = await of("dave")
         world.token = world.api.access_tokens.issue(users.get("dave")).text
-        his = await tail(world)
+        tail_of_alice = await tail(world)
         assert (await link.ask(world.request("DELETE", "/users/logout"))).status == 204
         world.token = root_token
-        assert (await over(his)).json["code"] == "unauthenticated"
+        assert (await over(tail_of_alice)).json["code"] == "unauthenticated"
         await send(world, b"another session of his goes on")
         assert (await daves.next()).id == "0:1"
         await leave(world, daves)
@@ -265,9 +265,9 @@ async def test_a_ticket_opens_a_tail_once_and_expires_soon(tmp_path: Path) -> No
         async def ticket() -> str:
             response = await link.ask(world.request("POST", "/tickets"))
             assert (response.status, response.headers["cache-control"]) == (201, "no-store")
-            said = response.json()
-            assert said["expires_at"] == world.world.clock() + 30_000_000
-            return str(said["ticket"])
+            reply = response.json()
+            assert reply["expires_at"] == world.world.clock() + 30_000_000
+            return str(reply["ticket"])
 
         def bare(path: str) -> bytes:
             return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -305,11 +305,11 @@ async def test_a_tail_through_asgi_is_the_same(tmp_path: Path) -> None:
         body, is_gone, may_send = bytearray(), asyncio.Event(), asyncio.Event()
         may_send.set()
 
-        async def receive() -> Said:
+        async def receive() -> AsgiMessage:
             await is_gone.wait()
             return {"type": "http.disconnect"}
 
-        async def take(message: Said) -> None:
+        async def take(message: AsgiMessage) -> None:
             await may_send.wait()
             body.extend(message.get("body", b""))
 

@@ -1,8 +1,8 @@
-"""What Iggy's Web UI asks for, as its releases 0.3 and 0.4 do, and what it needs from each response.
+"""The requests of Iggy's Web UI, releases 0.3 and 0.4, and what it needs from each response.
 
-npm does not have the UI as a package, so its requests were recorded. It decodes responses with json-bigint, which makes
-an integer of every number of more than 15 characters; a number with decimals that is that long ends in an error page. A
-status other than 2xx, 400, 401, 403 and 404 ends in one, too.
+npm does not have the UI as a package, so its requests were recorded. It decodes responses with json-bigint, which reads
+every number of more than 15 characters as an integer; a longer number with decimals leads to an error page, and so does
+a status other than 2xx, 400, 401, 403 and 404.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class WebUi:
         return body
 
     async def change(self, method: str, path: str, body: Any = None) -> None:
-        status, said = await self.ask(method, path, body)
-        assert status in (200, 201, 204), said
+        status, reply = await self.ask(method, path, body)
+        assert status in (200, 201, 204), reply
 
     async def sign_in(self, username: str, password: str) -> int:
         """Returns the id of the user, which the UI reads from the token."""
-        status, said = await self.ask("POST", "/users/login", {"username": username, "password": password})
+        status, reply = await self.ask("POST", "/users/login", {"username": username, "password": password})
         assert status == 200
-        token, expiry = said["access_token"]["token"], said["access_token"]["expiry"]
+        token, expiry = reply["access_token"]["token"], reply["access_token"]["expiry"]
         assert self._clock() < expiry * 1_000_000, "the cookie would have ended"
         self._headers["authorization"] = f"Bearer {token}"
         claims = token.split(".")[1]
@@ -88,12 +88,12 @@ async def signed_in(tmp_path: Path) -> AsyncIterator[tuple[Calling, WebUi]]:
 async def test_the_ui_may_send_requests_from_another_origin(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, _):
         for method in ("GET", "POST", "PUT", "DELETE"):
-            asked = {
+            preflight = {
                 "origin": UI,
                 "access-control-request-method": method,
                 "access-control-request-headers": "authorization,content-type",
             }
-            response = await world.client.options("/streams", headers=asked)
+            response = await world.client.options("/streams", headers=preflight)
             assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, "*")
             assert method in response.headers["access-control-allow-methods"].split(",")
             assert {"authorization", "content-type"} <= set(response.headers["access-control-allow-headers"].split(","))
@@ -102,8 +102,8 @@ async def test_the_ui_may_send_requests_from_another_origin(tmp_path: Path) -> N
 async def test_a_wrong_password_does_not_lead_to_an_error_page(tmp_path: Path) -> None:
     async with signed_in(tmp_path) as (world, _):
         stranger = WebUi(world)
-        status, said = await stranger.ask("POST", "/users/login", {"username": "iggy", "password": "wrong"})
-        assert (status, said["code"]) == (400, "invalid_credentials")
+        status, reply = await stranger.ask("POST", "/users/login", {"username": "iggy", "password": "wrong"})
+        assert (status, reply["code"]) == (400, "invalid_credentials")
 
 
 async def test_the_overview_and_the_server_settings_show_the_stats(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ async def test_messages_are_listed_in_pages(tmp_path: Path) -> None:
         last = newest["messages"][-1]
         assert base64.b64decode(last["payload"]) == b"{}"
         assert (last["user_headers"], newest["messages"][0]["user_headers"]) == ([header], [])
-        said = last["header"]
-        assert all(isinstance(said[name], int) for name in ("checksum", "id", "timestamp", "origin_timestamp"))
-        assert (said["payload_length"], said["user_headers_length"] > 0) == (2, True)
+        reply = last["header"]
+        assert all(isinstance(reply[name], int) for name in ("checksum", "id", "timestamp", "origin_timestamp"))
+        assert (reply["payload_length"], reply["user_headers_length"] > 0) == (2, True)
         empty = await ui.get(page.format(value=0, count=20).replace("partition_id=1", "partition_id=0"))
         assert (empty["messages"], empty["current_offset"]) == ([], 0)
 

@@ -1,4 +1,4 @@
-"""What a program with the official SDK 0.6 to 0.8 does over HTTP. Says what it finds as a line of JSON.
+"""A program with the official SDK 0.6 to 0.8 over HTTP. It prints its results as a line of JSON.
 
 Run with the interpreter of the SDK: classic.py <address of the HTTP port>
 """
@@ -26,7 +26,7 @@ async def main(address: str) -> None:
     try:
         await client.create_stream("orders")
         refused = ""
-    except Exception as error:  # noqa: BLE001 -- what it says is what is looked at
+    except Exception as error:  # noqa: BLE001 -- its text is the result
         refused = str(error)
     found = {
         "stream": [stream.id, stream.name, stream.topics_count],

@@ -1,4 +1,4 @@
-"""What a program with the official SDK 0.9 does over HTTP. Says what it finds as a line of JSON.
+"""A program with the official SDK 0.9 over HTTP. It prints its results as a line of JSON.
 
 Run with the interpreter of the SDK: modern.py <address of the HTTP port> <a personal access token>
 """
@@ -30,10 +30,10 @@ def headers_of(message: Any) -> list[str] | None:
     return None if headers is None else sorted(map(str, headers.to_scalar_dict().items()))
 
 
-async def refusal(asked: Awaitable[object]) -> str:
+async def refusal(requested: Awaitable[object]) -> str:
     try:
-        await asked
-    except Exception as error:  # noqa: BLE001 -- what it says is what is looked at
+        await requested
+    except Exception as error:  # noqa: BLE001 -- its text is the result
         return str(error)
     return ""
 

@@ -91,8 +91,8 @@ class Calling:
         self.root = Caller(client)
 
     async def log_in(self, username: str, password: str, **more: str) -> Caller:
-        said = await self.stranger.post("/users/login", {"username": username, "password": password, **more})
-        return Caller(self.client, said["access_token"]["token"])
+        reply = await self.stranger.post("/users/login", {"username": username, "password": password, **more})
+        return Caller(self.client, reply["access_token"]["token"])
 
     async def user(self, name: str = "alice", permissions: Any = None) -> Caller:
         await self.root.post(

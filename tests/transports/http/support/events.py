@@ -1,4 +1,4 @@
-"""The client's side of a tail: a socket on which Server-Sent Events are read apart as they come."""
+"""The client of a tail: a socket on which Server-Sent Events are parsed as they arrive."""
 
 from __future__ import annotations
 

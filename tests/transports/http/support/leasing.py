@@ -1,4 +1,4 @@
-"""A server whose consumer groups are read by lease, and the members that do so."""
+"""A server with a consumer group, and members that poll with leases."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Member:
         assert response.status_code == 201, response.text
         self.client = client
         self.path = response.headers["location"]
-        self.told: dict[str, Any] = response.json()
+        self.lease: dict[str, Any] = response.json()
 
     async def poll(self, **query: Any) -> dict[str, Any]:
-        return self._heard(await self.client.get(f"{self.path}/messages", params=query))
+        return self._keep(await self.client.get(f"{self.path}/messages", params=query))
 
     async def look(self) -> dict[str, Any]:
-        return self._heard(await self.client.get(self.path))
+        return self._keep(await self.client.get(self.path))
 
     async def commit(self, polled: dict[str, Any], generation: int | None = None) -> httpx.Response:
         """Commits what was polled."""
         body = {
-            "generation": self.told["generation"] if generation is None else generation,
+            "generation": self.lease["generation"] if generation is None else generation,
             "partition_id": polled["partition_id"],
             "offset": polled["messages"][-1]["header"]["offset"],
         }
@@ -55,17 +55,17 @@ class Member:
             found += texts(polled)
             response = await self.commit(polled)
             assert response.status_code == 200, response.text
-            self._heard(response)
+            self._keep(response)
         return found
 
     async def give_back(self) -> None:
         assert (await self.client.delete(self.path)).status_code == 204
 
-    def _heard(self, response: httpx.Response) -> dict[str, Any]:
+    def _keep(self, response: httpx.Response) -> dict[str, Any]:
         assert response.status_code == 200, response.text
-        said: dict[str, Any] = response.json()
-        self.told |= {name: said[name] for name in ("generation", "partitions", "finishing")}
-        return said
+        reply: dict[str, Any] = response.json()
+        self.lease |= {name: reply[name] for name in ("generation", "partitions", "finishing")}
+        return reply
 
 
 class World:

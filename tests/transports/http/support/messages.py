@@ -1,4 +1,4 @@
-"""Messages as the HTTP API takes and gives them, in JSON, for the topic of `calling.with_topic`."""
+"""Messages in the JSON of the HTTP API, for the topic of `calling.with_topic`."""
 
 from __future__ import annotations
 

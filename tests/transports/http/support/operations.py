@@ -1,4 +1,4 @@
-"""Every operation of HTTP that needs a token: the right it needs, its status, and a request that it can serve."""
+"""Every operation that needs a token: its permission, its status, and a valid request."""
 
 from __future__ import annotations
 

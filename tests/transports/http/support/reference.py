@@ -37,8 +37,8 @@ class Live:
         self.stranger = Caller(client)
 
     async def log_in(self, **login: str) -> Caller:
-        said = await self.stranger.post("/users/login", LOGIN | login)
-        return Caller(self.client, said["access_token"]["token"])
+        reply = await self.stranger.post("/users/login", LOGIN | login)
+        return Caller(self.client, reply["access_token"]["token"])
 
     async def topic(self, **more: Any) -> dict[str, Any]:
         await self.root.ask("POST", "/streams", {"name": "s"})

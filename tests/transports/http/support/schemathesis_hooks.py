@@ -1,7 +1,7 @@
-"""What schemathesis cannot know from the document: loaded by its command line, in a process of its own.
+"""What schemathesis cannot know from the document. Its command line loads this in a process of its own.
 
-What it deletes, renames and makes unusable is made again after every such request, by root, so that every operation
-goes on to find something. Its own account is kept from itself. How each operation was answered is counted.
+After every change, root creates again what was deleted, renamed or made unusable, so that every operation finds
+something. The account of schemathesis itself is protected. The responses of each operation are counted.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class World:
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         self._link.request(method, path, None if body is None else json.dumps(body), headers)
         response = self._link.getresponse()
-        said = response.read()
-        return json.loads(said) if said and response.status in TWO_HUNDREDS else None
+        reply = response.read()
+        return json.loads(reply) if reply and response.status in TWO_HUNDREDS else None
 
     def restore(self) -> None:
         if self.ask("GET", TOPIC) is None or self.ask("GET", "/streams/0") is None:
@@ -188,8 +188,8 @@ def what_the_document_allows_is_accepted(context: Any, response: Any, case: Any)
     if case.meta is None or not case.meta.generation.mode.is_positive or case.method != case.operation.method.upper():
         return
     if status in range(400, 500) and status not in REFUSED_FOR_WHAT_IS_THERE:
-        said = response.json()
-        assert said["code"] in DEPENDS_ON_WHAT_IS_THERE, f"{status} {said['code']}: {said['reason']}"
+        reply = response.json()
+        assert reply["code"] in DEPENDS_ON_WHAT_IS_THERE, f"{status} {reply['code']}: {reply['reason']}"
 
 
 @schemathesis.hook
