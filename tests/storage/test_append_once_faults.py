@@ -267,7 +267,7 @@ def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(le
 
 @sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
-def test_a_power_cut_at_any_file_operation_stores_repeated_sends_once(chunk: int, seeds: int) -> None:
+def test_a_power_failure_at_any_file_operation_stores_repeated_sends_once(chunk: int, seeds: int) -> None:
     level = Durability.SYNCED
     for at in places(level, chunk):
         for seed in range(seeds):

@@ -51,7 +51,7 @@ def made(said: Numbered, count: int = 3, *, is_summed: bool = True) -> bytearray
     return batch
 
 
-def test_a_batch_tells_its_producer_and_one_without_tells_none() -> None:
+def test_the_producer_of_a_batch_is_decoded_and_is_none_without_one() -> None:
     assert numbered(made(SAID)) == SAID
     assert numbered(plain()) is None
     most = Numbered(PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX)
@@ -59,7 +59,7 @@ def test_a_batch_tells_its_producer_and_one_without_tells_none() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
-def test_a_batch_whose_numbers_are_forgotten_is_the_batch_without_them(count: int) -> None:
+def test_removing_the_producer_gives_the_batch_without_it(count: int) -> None:
     batch = made(SAID, count)
     with pytest.raises(InvalidBatch) as refused:
         check(batch)
@@ -69,7 +69,7 @@ def test_a_batch_whose_numbers_are_forgotten_is_the_batch_without_them(count: in
     assert check(batch).message_count == count
 
 
-def test_a_checksum_that_leaves_the_numbers_out_does_not_become_right_by_forgetting_them() -> None:
+def test_a_checksum_without_the_producer_does_not_become_right_by_removing_it() -> None:
     batch = made(SAID, is_summed=False)
     forget_numbers(batch)
     with pytest.raises(InvalidBatch) as refused:
@@ -78,7 +78,7 @@ def test_a_checksum_that_leaves_the_numbers_out_does_not_become_right_by_forgett
 
 
 @pytest.mark.parametrize("at", [10, 24, 45, NUMBERED_AT + 4, NUMBERED_AT + 12, NUMBERED_AT + 16, HEADER_BYTES + 3])
-def test_one_wrong_byte_is_found_after_the_numbers_are_forgotten(at: int) -> None:
+def test_one_wrong_byte_is_found_after_the_producer_is_removed(at: int) -> None:
     batch = made(SAID)
     batch[at] ^= 1
     forget_numbers(batch)
@@ -86,7 +86,7 @@ def test_one_wrong_byte_is_found_after_the_numbers_are_forgotten(at: int) -> Non
         check(batch)
 
 
-def test_of_a_batch_that_ends_early_nothing_is_read_behind_its_end() -> None:
+def test_nothing_is_read_after_the_end_of_a_batch_that_ends_early() -> None:
     for size in range(HEADER_BYTES, len(made(SAID))):
         batch = made(SAID)[:size]
         forget_numbers(batch)
@@ -107,7 +107,7 @@ def test_of_a_batch_that_ends_early_nothing_is_read_behind_its_end() -> None:
         (NUMBERED_AT + 16, PRODUCER_SEQUENCE_MAX + 1, 4),
     ],
 )
-def test_bytes_that_mean_nothing_and_numbers_that_are_too_large_are_refused(at: int, value: int, size: int) -> None:
+def test_undefined_bytes_and_numbers_that_are_too_large_are_refused(at: int, value: int, size: int) -> None:
     batch = made(SAID)
     batch[at : at + size] = value.to_bytes(size, "little")
     with pytest.raises(InvalidBatch) as refused:

@@ -88,7 +88,7 @@ async def test_documents_are_json_that_a_person_can_read(tmp_path: Path) -> None
     assert (folder / "topics/4/partitions/0/00000000000000000000.log").exists()
 
 
-async def test_fields_that_this_version_does_not_know_are_passed_over(tmp_path: Path) -> None:
+async def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store)
         before = picture(store)
@@ -99,7 +99,7 @@ async def test_fields_that_this_version_does_not_know_are_passed_over(tmp_path: 
         assert not store.problems
 
 
-async def test_an_id_that_is_taken_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
+async def test_an_id_that_is_taken_is_refused_and_its_owner_is_unchanged(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
@@ -115,7 +115,7 @@ async def test_an_id_that_is_taken_is_refused_and_what_is_there_stays(tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["stream", "topic", "partitions"])
-async def test_something_that_was_removed_and_made_again_is_empty(tmp_path: Path, what: str) -> None:
+async def test_a_stream_topic_or_partition_that_is_created_again_is_empty(tmp_path: Path, what: str) -> None:
     async with opened(tmp_path) as store:
         await store.create_stream(stream(0))
         await store.create_topic(0, topic(0, 2))
@@ -144,7 +144,7 @@ async def test_something_that_was_removed_and_made_again_is_empty(tmp_path: Path
         assert payloads(await again.read(0, 9)) == [b"b"]
 
 
-async def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_removal_interrupted_by_a_crash_is_finished_at_the_next_start(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store, 4)
     document = tmp_path / "streams/0/topics/0/topic.json"
@@ -158,7 +158,7 @@ async def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start(
     assert json.loads(document.read_text())["removing"] == []
 
 
-async def test_what_a_crash_left_unfinished_is_gone_at_the_next_start(tmp_path: Path) -> None:
+async def test_unfinished_folders_are_removed_at_the_next_start(tmp_path: Path) -> None:
     async with opened(tmp_path):
         pass
     for folder in ("trash/abc", "staging/1"):
@@ -170,7 +170,7 @@ async def test_what_a_crash_left_unfinished_is_gone_at_the_next_start(tmp_path: 
         assert not list((tmp_path / "staging").iterdir())
 
 
-async def test_missing_documents_and_folders_are_recreated_from_what_is_there(
+async def test_missing_documents_and_folders_are_recreated_from_what_exists(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:

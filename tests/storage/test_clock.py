@@ -24,7 +24,7 @@ async def times_of(store: Store) -> list[int]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_after_a_clock_that_was_ten_years_ahead_new_messages_get_the_time_that_it_is(
+async def test_new_messages_get_the_current_time_after_the_clock_was_ten_years_ahead(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, restarted: bool
 ) -> None:
     clock = Clock()
@@ -48,7 +48,7 @@ async def test_after_a_clock_that_was_ten_years_ahead_new_messages_get_the_time_
 
 
 @pytest.mark.parametrize(("ahead_us", "waited_for"), [(DAY, True), (DAY + 1, False)])
-async def test_a_clock_that_is_up_to_a_day_behind_the_newest_message_is_waited_for(
+async def test_times_stand_still_while_the_clock_is_up_to_a_day_behind_the_newest_message(
     tmp_path: Path, ahead_us: int, waited_for: bool
 ) -> None:
     clock = Clock()
@@ -59,7 +59,7 @@ async def test_a_clock_that_is_up_to_a_day_behind_the_newest_message_is_waited_f
         assert (await partition.append(texts("b"))).timestamp == (newest if waited_for else NOON)
 
 
-async def test_a_clock_from_before_the_data_folder_was_made_is_not_believed(tmp_path: Path) -> None:
+async def test_a_clock_before_the_creation_of_the_data_folder_is_not_believed(tmp_path: Path) -> None:
     clock = Clock()
     async with partition_in(tmp_path, clock=clock) as partition:
         clock.now += 2 * DAY
@@ -68,7 +68,7 @@ async def test_a_clock_from_before_the_data_folder_was_made_is_not_believed(tmp_
         assert (await partition.append(texts("b"))).timestamp == newest
 
 
-async def test_retention_goes_on_after_a_clock_that_was_ahead(tmp_path: Path) -> None:
+async def test_retention_continues_after_a_clock_that_was_ahead(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock=clock, segment_bytes=1000) as store:
         (partition,) = await with_topic(store)
@@ -81,7 +81,7 @@ async def test_retention_goes_on_after_a_clock_that_was_ahead(tmp_path: Path) ->
         assert partition.first_offset == 4
 
 
-async def test_retention_of_a_topic_that_gets_no_more_messages_goes_on_from_when_the_clock_is_right(
+async def test_retention_of_an_idle_topic_continues_once_the_clock_is_right(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -99,7 +99,7 @@ async def test_retention_of_a_topic_that_gets_no_more_messages_goes_on_from_when
         assert partition.first_offset == 3
 
 
-async def test_what_came_while_the_clock_was_behind_does_not_expire_early(tmp_path: Path) -> None:
+async def test_messages_that_came_while_the_clock_was_behind_do_not_expire_early(tmp_path: Path) -> None:
     clock = Clock(NOON - YEARS)
     async with opened(tmp_path, clock=clock, segment_bytes=1000) as store:  # made long ago
         (partition,) = await with_topic(store)
@@ -112,7 +112,7 @@ async def test_what_came_while_the_clock_was_behind_does_not_expire_early(tmp_pa
         assert await store.retain(0, 0, expiry_us=100 * SECOND, max_bytes=None) == 2
 
 
-async def test_what_no_time_is_known_of_counts_as_young_from_when_that_was_noticed(tmp_path: Path) -> None:
+async def test_segments_of_unknown_age_count_from_when_that_was_noticed(tmp_path: Path) -> None:
     clock = Clock()
     async with partition_in(tmp_path, clock=clock, segment_bytes=2000) as partition:
 
@@ -132,7 +132,7 @@ async def test_what_no_time_is_known_of_counts_as_young_from_when_that_was_notic
 
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 1000])
-async def test_reading_by_time_finds_what_came_after_the_clock_was_right_again(
+async def test_reading_by_time_finds_messages_after_the_clock_was_right_again(
     tmp_path: Path, in_memory: bool, segment_bytes: int
 ) -> None:
     clock = Clock()
@@ -175,13 +175,13 @@ async def expect(partition: Partition) -> None:
         ([100, 101], 102, [100, None]),
     ],
 )
-def test_times_that_contradict_the_others_are_taken_for_as_late_as_the_next_that_does_not(
+def test_a_time_that_contradicts_others_is_replaced_by_the_next_that_does_not(
     times: list[int], following: int, believed: list[int | None]
 ) -> None:
     assert believable(times, following, 5 if times[:1] == [50] else 3, 100) == believed
 
 
-async def test_payloads_of_all_times_are_read_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+async def test_payloads_of_all_times_are_read_in_the_order_of_their_arrival(tmp_path: Path) -> None:
     clock = Clock()
     async with partition_in(tmp_path, clock=clock) as partition:
         for moment, text in ((0, "a"), (YEARS, "b"), (SECOND, "c")):

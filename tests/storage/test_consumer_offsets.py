@@ -123,7 +123,7 @@ async def test_a_commit_that_failed_is_written_with_the_next_round(tmp_path: Pat
 # --------------------------------------------------------------------------------------------------------------- bounds
 
 
-async def test_readers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None:
+async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
@@ -139,7 +139,7 @@ async def test_readers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) 
         assert kept._counts.total() == 0
 
 
-async def test_changes_that_nobody_waits_for_do_not_pile_up(tmp_path: Path) -> None:
+async def test_changes_that_nobody_waits_for_do_not_accumulate(tmp_path: Path) -> None:
     """Where offsets are acknowledged from memory and nobody saves them at intervals."""
     options: dict[str, Any] = {
         "durability": Durability.MEMORY,
@@ -178,7 +178,7 @@ async def test_an_offset_beyond_the_limit_is_refused_at_once_and_later(tmp_path:
             await partition.store_offset(CONSUMER, 1, 1)
 
 
-async def test_the_offset_of_an_external_group_is_kept_as_it_is_and_holds_up_no_retention(tmp_path: Path) -> None:
+async def test_the_offset_of_an_external_group_is_kept_unchanged_and_does_not_stop_retention(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.store_offset(Kind.EXTERNAL_GROUP, 1, 1_000_000)

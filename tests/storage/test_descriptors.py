@@ -35,7 +35,7 @@ def take_all(taken: contextlib.ExitStack) -> None:
             taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
-def test_a_file_of_the_store_is_opened_when_there_are_no_descriptors_for_others(
+def test_the_store_opens_files_when_no_descriptors_are_left_for_others(
     tmp_path: Path, exhausted: contextlib.ExitStack
 ) -> None:
     take_all(exhausted)
@@ -52,7 +52,7 @@ def test_a_file_of_the_store_is_opened_when_there_are_no_descriptors_for_others(
         os.open(path, os.O_RDONLY)
 
 
-async def test_a_store_writes_rolls_and_reads_while_others_hold_all_descriptors(
+async def test_the_store_writes_rolls_and_reads_while_others_hold_all_descriptors(
     tmp_path: Path, exhausted: contextlib.ExitStack
 ) -> None:
     async with opened(tmp_path, segment_bytes=512, tail_bytes_max=0) as store:
@@ -66,7 +66,7 @@ async def test_a_store_writes_rolls_and_reads_while_others_hold_all_descriptors(
         exhausted.close()
 
 
-def test_any_other_refusal_is_not_tried_again(exhausted: contextlib.ExitStack) -> None:
+def test_other_errors_are_not_retried(exhausted: contextlib.ExitStack) -> None:
     calls = []
 
     def refuse() -> None:
@@ -78,14 +78,14 @@ def test_any_other_refusal_is_not_tried_again(exhausted: contextlib.ExitStack) -
     assert calls == [1]
 
 
-def test_the_limit_that_is_there_before_is_there_afterwards(exhausted: contextlib.ExitStack) -> None:
+def test_the_limit_is_restored_afterwards(exhausted: contextlib.ExitStack) -> None:
     take_all(exhausted)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(with_reserve(os.open, os.devnull, os.O_RDONLY))
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
-def test_a_process_keeps_some_of_what_it_may_have(exhausted: contextlib.ExitStack) -> None:
+def test_a_process_reserves_some_of_its_descriptors(exhausted: contextlib.ExitStack) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert descriptors.reserve() == hard - RESERVED
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard - RESERVED, hard)

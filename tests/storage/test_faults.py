@@ -161,7 +161,7 @@ def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
 
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level: Durability, chunk: int) -> None:
+def test_a_process_that_ends_at_any_file_operation_keeps_written_messages(level: Durability, chunk: int) -> None:
     for at in places(level, chunk):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH))
@@ -175,7 +175,7 @@ def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level:
 @sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
 @levels
-def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(level: Durability, chunk: int, seeds: int) -> None:
+def test_a_power_failure_at_any_file_operation_keeps_synced_messages(level: Durability, chunk: int, seeds: int) -> None:
     for at in places(level, chunk):
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
         for seed in range(seeds):
@@ -189,7 +189,7 @@ def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(level: Durabili
 
 @chunks
 @pytest.mark.parametrize("level", [Durability.MEMORY, Durability.WRITTEN], ids=["memory", "written"])
-def test_persisted_topics_lose_nothing_acknowledged_on_a_server_that_promises_less(
+def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_level(
     level: Durability, chunk: int
 ) -> None:
     """Messages and stored offsets; at any operation, also where the disk had refused one before."""
@@ -216,7 +216,7 @@ def test_persisted_topics_lose_nothing_acknowledged_on_a_server_that_promises_le
         (r".*/offsets/.*", "the stored offset of"),
     ],
 )
-def test_a_disk_that_ignores_syncs_is_seen_to_lose_messages(ignored: str, loss: str) -> None:
+def test_a_disk_that_ignores_syncs_loses_messages_and_these_tests_notice(ignored: str, loss: str) -> None:
     """The control: were the store to leave out a sync, the test above would tell."""
     level = Durability.SYNCED
     losses = []
@@ -273,9 +273,7 @@ async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
 
 @chunks
 @levels
-def test_a_power_cut_after_a_kill_keeps_what_was_recovered_and_what_was_synced_since(
-    level: Durability, chunk: int
-) -> None:
+def test_a_power_failure_after_a_kill_keeps_recovered_and_later_synced_messages(level: Durability, chunk: int) -> None:
     """What a killed process had only written is read, and built upon, by the next one."""
     for at in places(level, chunk, step=2):
         killed, _ = live(level, Fault(at, FaultKind.CRASH))
@@ -309,9 +307,7 @@ async def _everything(disk: SimulatedDisk, level: Durability) -> Contents:
 
 @pytest.mark.parametrize("way", ["reopen", "save"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failed_sync_refuses_writes_until_the_partition_is_reopened_with_all_acknowledged(
-    error: int, way: str
-) -> None:
+def test_after_a_failed_sync_writes_are_refused_until_reopening_keeps_all_acknowledged(error: int, way: str) -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
         store = await _with_partition(disk, Durability.SYNCED)
         partition = _only(store)
@@ -335,7 +331,7 @@ def test_a_failed_sync_refuses_writes_until_the_partition_is_reopened_with_all_a
         assert found == {PartitionId(0, 0, 0): list(enumerate(sent))}
 
 
-def test_a_partition_stays_closed_while_syncs_fail_and_keeps_what_was_synced() -> None:
+def test_a_partition_refuses_writes_while_syncs_fail_and_keeps_synced_messages() -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
         store = await _with_partition(disk, Durability.SYNCED)
         partition = _only(store)
@@ -400,7 +396,7 @@ def test_messages_in_memory_are_served_from_a_full_disk_and_written_once_there_i
 
 
 @levels
-def test_a_partition_goes_on_by_itself_once_deleted_segments_make_room_on_the_disk(level: Durability) -> None:
+def test_a_partition_resumes_once_deleted_segments_make_room_on_the_disk(level: Durability) -> None:
     """Everything that takes space is refused; deleting works, and frees it."""
 
     async def life(disk: SimulatedDisk) -> tuple[int, list[bytes]]:
@@ -422,7 +418,7 @@ def test_a_partition_goes_on_by_itself_once_deleted_segments_make_room_on_the_di
     assert run(_everything(disk, level)) == {PartitionId(0, 0, 0): list(enumerate(sent))[first:]}
 
 
-def test_a_power_cut_after_deletions_that_were_not_synced_leaves_no_hole() -> None:
+def test_a_power_failure_after_unsynced_deletions_leaves_no_hole() -> None:
     """On a disk too full for a note of them each is one segment, and they become durable in their order."""
 
     async def life(disk: SimulatedDisk) -> None:

@@ -26,7 +26,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_files_and_folders_are_not_for_everybody(tmp_path: Path) -> None:
+def test_files_and_folders_are_not_readable_by_everybody(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         files = Files()
@@ -66,7 +66,7 @@ class Hesitant(Files):
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4, 5, 8, 100])
-def test_what_is_taken_and_given_in_pieces_is_whole(tmp_path: Path, at_once: int) -> None:
+def test_partial_reads_and_writes_are_completed(tmp_path: Path, at_once: int) -> None:
     files, path = Hesitant(at_once), str(tmp_path / "file")
     handle = files.open_for_writing(path)
     assert disk.write_some(files, handle, [b"0123", b"", b"4567", b"89"], 2) == (10, None)
@@ -78,7 +78,7 @@ def test_what_is_taken_and_given_in_pieces_is_whole(tmp_path: Path, at_once: int
     assert disk.read_all(files, path) == b"\0\0" + b"01"
 
 
-def test_a_disk_that_takes_nothing_any_more_is_an_error_that_says_how_far_it_came(tmp_path: Path) -> None:
+def test_a_disk_that_stops_writing_is_an_error_with_the_bytes_written(tmp_path: Path) -> None:
     files = Hesitant(4, room=6)
     handle = files.open_for_writing(str(tmp_path / "file"))
     written, error = disk.write_some(files, handle, [b"0123", b"4567"], 0)
@@ -121,7 +121,7 @@ def test_a_file_is_replaced_by_one_that_is_on_the_disk(tmp_path: Path, sync: boo
     assert (files.done, path.read_bytes()) == (["file synced"], b"and once more")
 
 
-def test_folders_are_made_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folders_are_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files()
     assert disk.make_folders(files, f"{tmp_path}/a/b/c") == [f"{tmp_path}/a/b", f"{tmp_path}/a", str(tmp_path)]
     assert (tmp_path / "a/b/c").is_dir()
@@ -131,7 +131,7 @@ def test_folders_are_made_where_they_are_missing(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "x/y").is_dir()
 
 
-def test_a_folder_lists_what_is_in_it(tmp_path: Path) -> None:
+def test_a_folder_lists_its_entries(tmp_path: Path) -> None:
     files = Files()
     (tmp_path / "file").write_bytes(b"1234")
     (tmp_path / "folder").mkdir()
@@ -141,7 +141,7 @@ def test_a_folder_lists_what_is_in_it(tmp_path: Path) -> None:
         files.list(str(tmp_path / "nothing"))
 
 
-def test_what_is_not_there_is_told_from_what_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_a_missing_file_is_distinguished_from_an_inaccessible_one(tmp_path: Path) -> None:
     files = Files()
     (tmp_path / "file").write_bytes(b"")
     assert files.exists(str(tmp_path / "file"))
@@ -152,7 +152,7 @@ def test_what_is_not_there_is_told_from_what_cannot_be_looked_at(tmp_path: Path)
         files.exists(str(tmp_path / ("x" * 300)))
 
 
-def test_a_folder_goes_with_all_that_is_in_it_and_of_a_link_only_the_link(tmp_path: Path) -> None:
+def test_a_folder_is_removed_with_its_content_and_a_link_without_its_target(tmp_path: Path) -> None:
     files = Files()
     (tmp_path / "kept/below").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "kept")
@@ -162,7 +162,7 @@ def test_a_folder_goes_with_all_that_is_in_it_and_of_a_link_only_the_link(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-def test_a_lock_is_held_as_long_as_its_handle_and_says_by_whom(tmp_path: Path) -> None:
+def test_a_lock_is_held_while_its_handle_is_open_and_contains_the_process_id(tmp_path: Path) -> None:
     files, path = Files(), str(tmp_path / "LOCK")
     (tmp_path / "LOCK").write_bytes(b"whoever had it before this one")
     held = files.lock(path)
@@ -176,7 +176,7 @@ def test_a_lock_is_held_as_long_as_its_handle_and_says_by_whom(tmp_path: Path) -
     files.close(again)
 
 
-def test_reserved_blocks_make_no_file_longer_and_are_given_back(tmp_path: Path) -> None:
+def test_reserved_blocks_do_not_lengthen_a_file_and_are_freed(tmp_path: Path) -> None:
     files, path = Files(), tmp_path / "file"
     handle = files.open_for_writing(str(path))
     files.write(handle, [b"x" * 5000], 0)

@@ -142,7 +142,7 @@ def live(root: Path, level: Durability, segment_bytes: int, act: Callable[[Case]
 @pytest.mark.parametrize("segment_bytes", [100_000, 1 << 30], ids=["many segments", "one segment"])
 @levels
 @on_a_small_disk
-def test_a_full_disk_is_said_and_over_when_there_is_room_again(
+def test_a_full_disk_is_reported_and_writing_resumes_when_there_is_room(
     tmp_path: Path, request: pytest.FixtureRequest, level: Durability, segment_bytes: int
 ) -> None:
     async def act(case: Case) -> None:
@@ -195,7 +195,7 @@ def test_a_disk_without_a_single_byte_left_can_be_opened_and_closed(
 
 
 @on_a_small_disk
-def test_acknowledged_from_memory_and_stopped_on_a_full_disk_is_said(
+def test_stopping_on_a_full_disk_reports_messages_acknowledged_from_memory(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """What cannot be kept is not lost in silence; what was written is there."""
@@ -316,7 +316,7 @@ def test_stored_offsets_on_a_full_disk_are_refused_or_kept(
 
 @levels
 @on_a_small_disk
-def test_a_torn_tail_that_cannot_be_kept_aside_stays_where_it_is(
+def test_a_torn_tail_that_cannot_be_set_aside_stays_where_it_is(
     tmp_path: Path, request: pytest.FixtureRequest, level: Durability
 ) -> None:
     async def act(case: Case) -> None:

@@ -42,7 +42,7 @@ async def test_a_send_that_would_exceed_the_size_of_all_partitions_is_refused_by
 
 
 @pytest.mark.parametrize("durability", Durability)
-async def test_sends_at_the_same_time_never_exceed_the_size_together(tmp_path: Path, durability: Durability) -> None:
+async def test_concurrent_sends_never_exceed_the_size_together(tmp_path: Path, durability: Durability) -> None:
     async with opened(tmp_path, delete_oldest_segments=False, durability=durability) as store:
         partitions = await topic_of(store, 5 * BATCH)
         sends = [partitions[number % 2].append(sized(1, 100)) for number in range(20)]
@@ -51,7 +51,7 @@ async def test_sends_at_the_same_time_never_exceed_the_size_together(tmp_path: P
         assert sum(partition.size_bytes for partition in partitions) == 5 * BATCH
 
 
-async def test_a_full_topic_has_room_again_after_a_purge_and_after_its_size_was_raised(tmp_path: Path) -> None:
+async def test_a_full_topic_has_room_after_a_purge_and_after_its_size_is_raised(tmp_path: Path) -> None:
     async with opened(tmp_path, delete_oldest_segments=False) as store:
         (partition,) = await topic_of(store, BATCH, partitions=1)
         await partition.append(sized(1, 100))
@@ -69,7 +69,7 @@ async def test_a_full_topic_has_room_again_after_a_purge_and_after_its_size_was_
         assert document.max_topic_size == BATCH
 
 
-async def test_a_repeated_send_is_answered_though_the_topic_is_full(tmp_path: Path) -> None:
+async def test_a_repeated_send_gets_its_result_although_the_topic_is_full(tmp_path: Path) -> None:
     async with opened(tmp_path, delete_oldest_segments=False) as store:
         (partition,) = await topic_of(store, BATCH, partitions=1)
         stored = await partition.append_once(sized(1, 100), Producer(b"p", 0, 1))
@@ -89,7 +89,7 @@ async def test_a_topic_without_a_size_is_never_full(tmp_path: Path, max_bytes: i
             await partition.append(sized(1, 100))
 
 
-async def test_where_old_segments_are_deleted_instead_no_send_is_refused(tmp_path: Path) -> None:
+async def test_no_send_is_refused_if_old_segments_are_deleted_instead(tmp_path: Path) -> None:
     async with opened(tmp_path, delete_oldest_segments=True) as store:
         (partition,) = await topic_of(store, BATCH, partitions=1)
         for _ in range(3):

@@ -44,7 +44,7 @@ def disk(tmp_path: Path) -> Counted:
     return Counted()
 
 
-def test_the_least_recently_used_file_is_closed_where_too_many_are_open(tmp_path: Path, disk: Counted) -> None:
+def test_the_least_recently_used_file_is_closed_when_too_many_are_open(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 3)
     for name in "abca":
         handles.reading(f"{tmp_path}/{name}")
@@ -109,7 +109,7 @@ def index_of(batches: int) -> Index:
     return index
 
 
-def test_the_least_recently_used_index_is_forgotten_where_the_budget_is_exceeded() -> None:
+def test_the_least_recently_used_index_is_dropped_when_the_budget_is_exceeded() -> None:
     cache = IndexCache(3 * 32)
     one, two, three, four = (Segment(start) for start in range(4))
     for segment in (one, two, three):
@@ -130,7 +130,7 @@ def test_an_index_larger_than_the_whole_budget_is_not_kept() -> None:
     assert small.index is not None
 
 
-def test_no_budget_keeps_no_index_and_an_unbounded_one_keeps_all() -> None:
+def test_a_budget_of_zero_keeps_no_index_and_an_unlimited_one_keeps_all() -> None:
     none, every = IndexCache(0), IndexCache(float("inf"))
     segments = [Segment(start) for start in range(100)]
     for segment in segments:
@@ -155,7 +155,7 @@ def test_an_index_that_is_put_or_dropped_twice_counts_once() -> None:
     assert two.index is not None
 
 
-def test_the_batches_of_a_forgotten_index_are_checked_again() -> None:
+def test_the_batches_of_a_dropped_index_are_checked_again() -> None:
     cache = IndexCache(32)
     segment, other = Segment(0), Segment(1)
     cache.put(segment, index_of(1))
@@ -179,7 +179,7 @@ async def test_files_of_closed_segments_do_not_stay_open_under_constant_load(
         assert (partition.segments_count, len(disk.open)) == (31, 2)
 
 
-async def test_who_reads_through_many_segments_leaves_none_of_them_open(tmp_path: Path) -> None:
+async def test_reading_through_many_segments_leaves_none_of_them_open(tmp_path: Path) -> None:
     async with partition_in(tmp_path, segment_bytes=1024) as partition:
         for _ in range(30):
             await partition.append(sized(2, 512))

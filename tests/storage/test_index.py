@@ -29,7 +29,7 @@ def made(*batches: Batch) -> Index:
 GAPPED = made((10, 0, 100, 500, 3), (13, 500, 100, 300, 1), (20, 800, 200, 900, 5))
 
 
-def test_an_index_tells_every_field_of_every_batch() -> None:
+def test_an_index_returns_every_field_of_every_batch() -> None:
     assert len(GAPPED) == 3
     assert [GAPPED.base_offset(i) for i in range(3)] == [10, 13, 20]
     assert [GAPPED.position(i) for i in range(3)] == [0, 500, 800]
@@ -64,7 +64,7 @@ def test_nothing_is_found_in_an_index_of_no_batches() -> None:
     assert (len(empty), empty.holding(0), empty.at_time(0), empty.before(9)) == (0, 0, 0, 0)
 
 
-def test_a_shortened_index_forgets_only_the_last_batches() -> None:
+def test_a_shortened_index_loses_only_the_last_batches() -> None:
     index = made((0, 0, 1, 10, 1), (1, 10, 2, 10, 1), (2, 20, 3, 10, 1))
     index.keep(2)
     assert (len(index), index.holding(1), index.holding(2)) == (2, 1, 2)
@@ -107,7 +107,7 @@ def test_lookups_agree_with_a_search_of_every_batch(batches: list[Batch], data: 
 
 @fuzz
 @given(runs_of_batches(), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_any_index_is_the_same_after_encoding_and_decoding(batches: list[Batch], start: int, log_bytes: int) -> None:
+def test_encoding_and_decoding_keep_any_index_unchanged(batches: list[Batch], start: int, log_bytes: int) -> None:
     index = made(*batches)
     known = decode(encode(index, start, log_bytes), start)
     assert known is not None
@@ -127,7 +127,7 @@ def test_an_encoded_index_is_the_bytes_of_the_format_page() -> None:
 FILE = encode(GAPPED, 10, 1700)
 
 
-def test_an_index_with_any_flipped_bit_is_not_believed() -> None:
+def test_an_index_with_any_flipped_bit_is_ignored() -> None:
     content = bytearray(FILE)
     for position in range(len(content)):
         for bit in range(8):
@@ -137,21 +137,21 @@ def test_an_index_with_any_flipped_bit_is_not_believed() -> None:
     assert decode(bytes(content), 10) is not None
 
 
-def test_an_index_cut_off_at_any_byte_is_not_believed() -> None:
+def test_an_index_cut_off_at_any_byte_is_ignored() -> None:
     assert all(decode(FILE[:size], 10) is None for size in range(len(FILE)))
 
 
 @pytest.mark.parametrize("extra", [b"\0", bytes(ENTRY_BYTES)])
-def test_an_index_with_bytes_after_its_entries_is_not_believed(extra: bytes) -> None:
+def test_an_index_with_bytes_after_its_entries_is_ignored(extra: bytes) -> None:
     assert decode(FILE + extra, 10) is None
 
 
-def test_the_index_of_another_segment_is_not_believed() -> None:
+def test_the_index_of_another_segment_is_ignored() -> None:
     assert decode(FILE, 11) is None
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 2**59, 2**64 - 1])
-def test_an_index_with_a_wrong_number_of_entries_is_not_believed(count: int) -> None:
+def test_an_index_with_a_wrong_number_of_entries_is_ignored(count: int) -> None:
     head = HEADER.pack(MAGIC, 10, 1700, count, 0)[:-8]
     entries = FILE[HEADER.size :]
     checksum = xxhash.xxh3_64_intdigest(head + entries)

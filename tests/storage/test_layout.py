@@ -55,7 +55,7 @@ def test_the_name_of_a_segment_is_its_start_offset_in_20_digits(start: int) -> N
         "",
     ],
 )
-def test_no_other_name_is_that_of_a_segment(name: str) -> None:
+def test_no_other_name_is_taken_for_a_segment(name: str) -> None:
     assert segment_of(name) is None
 
 

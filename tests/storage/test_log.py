@@ -51,7 +51,7 @@ async def test_a_time_is_found_around_a_segment_without_a_message(
             assert found == ([2 * n] if n < 6 else [])
 
 
-async def test_segments_roll_as_the_page_of_behaviour_says(
+async def test_a_segment_is_closed_by_the_batch_that_reaches_its_size(
     tmp_path: Path,
 ) -> None:
     """Segments are closed by the batch that reaches their size; none is ever split."""
@@ -94,7 +94,7 @@ class Unreadable(Files):
         return super().read(handle, length, position)
 
 
-async def test_a_read_that_the_disk_refuses_is_an_error_and_later_reads_are_served(
+async def test_a_read_refused_by_the_disk_is_an_error_and_later_reads_are_served(
     tmp_path: Path,
 ) -> None:
     await one_segment_a_batch(tmp_path, 4)
@@ -160,7 +160,7 @@ def test_a_rewrite_after_a_failed_sync_writes_and_syncs_every_batch_not_synced(t
     opened.abandon()
 
 
-def test_a_rewrite_leaves_a_segment_whose_end_is_lost_as_it_is(tmp_path: Path) -> None:
+def test_a_rewrite_leaves_a_segment_with_a_lost_end_unchanged(tmp_path: Path) -> None:
     """Nothing in it is as young as what was not synced."""
     (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT[:-1]))
     (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(stamped([7], FRONT[-1].next_offset))
@@ -189,7 +189,7 @@ def test_a_rewrite_leaves_a_segment_whose_end_is_lost_as_it_is(tmp_path: Path) -
         (8, 1, True, 100, False),
     ],
 )
-def test_a_record_of_a_producer_counts_if_its_batch_is_or_was_there(
+def test_a_record_counts_if_the_log_has_or_had_its_batch(
     tmp_path: Path, base: int, messages: int, checksum_is_right: bool, synced: int, counts: bool
 ) -> None:
     found = pieces([[9, 9], [30]], 5)
@@ -216,7 +216,7 @@ class Reads(Files):
         return octets
 
 
-async def test_a_read_takes_from_the_disk_the_batches_that_it_returns_and_no_others(tmp_path: Path) -> None:
+async def test_a_read_reads_from_the_disk_only_the_batches_that_it_returns(tmp_path: Path) -> None:
     """The first read after a start, which checks what it returns, like every later one."""
     batch = sized(2, 300)
     async with partition_in(tmp_path, tail_bytes_max=0, segment_bytes=10 * len(batch)) as partition:
@@ -245,7 +245,7 @@ class Full(Files):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_the_beginning_of_a_batch_that_did_not_fit_is_taken_off_the_file(tmp_path: Path) -> None:
+async def test_the_beginning_of_a_batch_that_did_not_fit_is_cut_off_the_file(tmp_path: Path) -> None:
     batch = sized(1, 696)
     assert len(batch) == 1000
     disk, file = Full(), tmp_path / FOLDER / "00000000000000000000.log"
@@ -274,7 +274,7 @@ class Held(Files):
         super().sync(handle)
 
 
-async def test_a_read_from_the_disk_ends_where_the_promise_ended_when_it_began(tmp_path: Path) -> None:
+async def test_a_read_from_the_disk_ends_where_messages_were_readable_when_it_began(tmp_path: Path) -> None:
     disk = Held()
     async with partition_in(tmp_path, files=disk, tail_bytes_max=0, durability=Durability.SYNCED) as partition:
         await partition.append(texts("a", "b"))
@@ -292,7 +292,7 @@ async def test_a_read_from_the_disk_ends_where_the_promise_ended_when_it_began(t
         assert offsets(await partition.read(0, 10)) == [0, 1, 2]
 
 
-async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(tmp_path: Path) -> None:
+async def test_an_interrupted_deletion_is_finished_by_the_next_one(tmp_path: Path) -> None:
     class Stubborn(Files):
         refuses = True
 

@@ -66,7 +66,7 @@ def test_offsets_are_stored_in_two_places_in_turn(tmp_path: Path) -> None:
         (place(2, 5) + place(3, 4) + b"more", (3, 4)),
     ],
 )
-def test_the_newest_whole_place_of_a_file_counts(content: bytes, known: tuple[int, int] | None) -> None:
+def test_the_newest_valid_place_of_a_file_counts(content: bytes, known: tuple[int, int] | None) -> None:
     assert decode(content) == known
 
 
@@ -116,7 +116,7 @@ def test_a_consumer_and_a_group_with_the_same_id_are_kept_apart(tmp_path: Path) 
     assert file_of(tmp_path, "groups", 1).exists()
 
 
-def test_an_offset_may_go_back(tmp_path: Path) -> None:
+def test_an_offset_may_be_lowered(tmp_path: Path) -> None:
     stored(tmp_path, 10, 3)
     assert loaded(tmp_path) == {CONSUMER_7: 3}
 
@@ -134,7 +134,7 @@ def test_there_are_no_offsets_without_a_folder(tmp_path: Path) -> None:
     assert OffsetFiles(Files(), str(tmp_path)).load() == ({}, [])
 
 
-def test_files_without_a_whole_value_are_named_and_the_others_are_loaded(tmp_path: Path) -> None:
+def test_files_without_a_valid_value_are_reported_and_the_others_are_loaded(tmp_path: Path) -> None:
     stored(tmp_path, 10)
     odd = [file_of(tmp_path).with_name(name) for name in ("8", "007", "README", "4294967296")]
     for path in odd:
@@ -145,7 +145,7 @@ def test_files_without_a_whole_value_are_named_and_the_others_are_loaded(tmp_pat
     assert sorted(unreadable) == sorted(map(str, [*odd, file_of(tmp_path, identity=9)]))
 
 
-def test_a_file_without_a_whole_value_has_one_after_the_next_write(tmp_path: Path) -> None:
+def test_a_file_without_a_valid_value_has_one_after_the_next_write(tmp_path: Path) -> None:
     stored(tmp_path, 10)
     file_of(tmp_path).write_bytes(b"\xff" * 60)
     files = OffsetFiles(Files(), str(tmp_path))

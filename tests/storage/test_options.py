@@ -9,7 +9,7 @@ from whippet.storage.options import Durability, StoreOptions, TopicOptions, sett
 MIB = 1 << 20
 
 
-def test_the_store_has_limits_and_promises_without_being_told() -> None:
+def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
     assert msgspec.structs.asdict(StoreOptions(path="data")) == {
         "path": "data",
         "streams_folder": "streams",
@@ -45,7 +45,7 @@ def test_the_store_has_limits_and_promises_without_being_told() -> None:
     }
 
 
-def test_a_topic_without_options_is_kept_as_the_store_is_told() -> None:
+def test_a_topic_without_options_uses_those_of_the_store() -> None:
     store = StoreOptions(path="data")
     settings = settings_of(TopicOptions(), store)
     assert (settings.durability, settings.offset_durability) == (Durability.WRITTEN, Durability.WRITTEN)
@@ -53,5 +53,5 @@ def test_a_topic_without_options_is_kept_as_the_store_is_told() -> None:
     assert (settings.segment_bytes, settings.preallocates) == (1024 * MIB, False)
 
 
-def test_the_levels_of_durability_are_in_the_order_of_what_they_promise() -> None:
+def test_durability_levels_are_ordered_by_what_they_survive() -> None:
     assert [(level.name, level.value) for level in Durability] == [("MEMORY", 0), ("WRITTEN", 1), ("SYNCED", 2)]

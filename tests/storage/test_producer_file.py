@@ -66,7 +66,7 @@ def test_a_new_file_syncs_its_name_once(opening: Opening, disk: Counted) -> None
     assert disk.done == ["file", "file"]
 
 
-def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Counted, tmp_path: Path) -> None:
+def test_synced_records_are_not_synced_again(opening: Opening, disk: Counted, tmp_path: Path) -> None:
     def syncs_nothing(file: ProducerFile) -> bool:
         disk.done.clear()
         file.sync()
@@ -100,9 +100,7 @@ def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Co
     assert opening().load(always) == ([record(3)], [])
 
 
-def test_a_file_that_is_begun_after_a_purge_is_made_anew_when_it_is_long_again(
-    opening: Opening, tmp_path: Path
-) -> None:
+def test_a_file_created_after_a_purge_is_compacted_when_it_is_long_again(opening: Opening, tmp_path: Path) -> None:
     file = opening()
     file.write([record(i, str(i % 500).encode()) for i in range(4200)], 0, sync=False)
     file.write([record(4200)], 0, sync=False)
@@ -113,7 +111,7 @@ def test_a_file_that_is_begun_after_a_purge_is_made_anew_when_it_is_long_again(
     assert records_in(tmp_path) == 17
 
 
-def test_no_file_is_made_for_no_records(opening: Opening, tmp_path: Path) -> None:
+def test_no_file_is_created_without_records(opening: Opening, tmp_path: Path) -> None:
     file = opening()
     file.write([], 0, sync=True)
     file.settle_for_good()
@@ -139,7 +137,7 @@ def test_batches_that_are_taken_back_leave_the_records_of_the_others(
     assert opening().load(always)[0][-1] == record(9)
 
 
-def test_records_that_do_not_count_at_loading_are_void_from_then_on(
+def test_records_that_do_not_count_when_loaded_are_void_from_then_on(
     opening: Opening, disk: Counted, tmp_path: Path
 ) -> None:
     opening().write([record(i) for i in range(5)], 0, sync=False)
@@ -154,7 +152,7 @@ def test_records_that_do_not_count_at_loading_are_void_from_then_on(
 
 
 @pytest.mark.parametrize(("before", "after"), [(4095, 4096), (4096, 17)])
-def test_a_long_file_is_made_anew_with_only_what_is_remembered(
+def test_a_long_file_is_compacted_to_what_is_remembered(
     opening: Opening, tmp_path: Path, before: int, after: int
 ) -> None:
     file = opening()
@@ -164,7 +162,7 @@ def test_a_long_file_is_made_anew_with_only_what_is_remembered(
     assert opening().load(always)[0][-16:] == [record(i) for i in range(before - 15, before + 1)]
 
 
-def test_a_file_that_was_made_anew_is_left_until_it_is_twice_as_long(opening: Opening, tmp_path: Path) -> None:
+def test_a_compacted_file_is_left_until_it_is_twice_as_long(opening: Opening, tmp_path: Path) -> None:
     def of_many(start: int, count: int) -> list[Record]:
         return [record(start + i, str(i % 500).encode()) for i in range(count)]
 

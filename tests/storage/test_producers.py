@@ -45,14 +45,12 @@ def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> 
         (b"p", 0, SEQUENCE_MAX + 1, "0 to 18446744073709551615, not 18446744073709551616"),
     ],
 )
-def test_an_impossible_producer_is_refused_with_the_reason(
-    identity: bytes, epoch: int, sequence: int, said: str
-) -> None:
+def test_an_invalid_producer_is_refused_with_the_reason(identity: bytes, epoch: int, sequence: int, said: str) -> None:
     with pytest.raises(InvalidProducer, match=said):
         Producer(identity, epoch, sequence)
 
 
-def test_records_are_the_same_after_encoding_and_decoding() -> None:
+def test_encoding_and_decoding_keep_records_unchanged() -> None:
     for one in (
         record(0, 0),
         Record(Producer(b"x" * ID_BYTES_MAX, EPOCH_MAX, SEQUENCE_MAX), 2**63 - 1, 2**32 - 1, 2**63, 2**64 - 1),
@@ -82,7 +80,7 @@ def owned(owner: bytes, sequence: int, base: int, epoch: int = 1) -> Record:
     return Record(Producer(b"p", epoch, sequence, owner), base, 2, 1000 + base, 2000 + base)
 
 
-def test_an_id_of_two_owners_is_of_two_producers() -> None:
+def test_the_same_id_of_two_owners_means_two_producers() -> None:
     known = Producers(Bounds())
     hers, his = owned(ALICE, 5, 0), owned(BOB, 5, 2, epoch=9)
     known.begin(hers)
@@ -93,7 +91,7 @@ def test_an_id_of_two_owners_is_of_two_producers() -> None:
     assert (known.epoch_of(hers.producer), known.epoch_of(his.producer)) == (1, 9)
 
 
-def test_what_has_no_owner_counts_for_each_until_they_have_sent_and_goes_on_from_there() -> None:
+def test_records_without_owner_count_for_each_owner_until_they_send() -> None:
     old = [owned(NOBODYS, sequence, 2 * sequence) for sequence in range(3)]
     new = owned(ALICE, 3, 6)
     known = Producers(Bounds(), old)
@@ -116,7 +114,7 @@ def test_what_has_no_owner_counts_for_each_until_they_have_sent_and_goes_on_from
     assert known.find(Producer(b"p", 1, 2, BOB), 6) == old[2]
 
 
-def test_a_record_with_any_changed_byte_is_no_record() -> None:
+def test_a_record_with_any_changed_byte_is_invalid() -> None:
     content = producer_file.encode(record(3, 4), 5)
     for position in range(len(content)):
         changed = bytearray(content)
@@ -125,7 +123,7 @@ def test_a_record_with_any_changed_byte_is_no_record() -> None:
     assert producer_file.decode(producer_file.VOID) is None
 
 
-def test_a_scan_of_any_file_finds_its_whole_records_and_where_they_end() -> None:
+def test_a_scan_of_any_file_finds_its_valid_records_and_where_they_end() -> None:
     whole = [producer_file.encode(record(i, 2 * i), 0) for i in range(3)]
     void, size = producer_file.VOID, producer_file.RECORD.size
     found = producer_file.scan(whole[0] + b"?" * size + whole[1] + void + whole[2] + b"?" * size + void + b"?" * 9)
@@ -150,7 +148,7 @@ REMEMBERED = [record(sequence, 2 * sequence, epoch=2) for sequence in (3, 5, 6, 
         (b"q", 2, 3, False, False),  # another producer
     ],
 )
-def test_a_send_is_told_from_those_of_other_producers_and_epochs(
+def test_a_send_is_distinguished_from_those_of_other_producers_and_epochs(
     identity: bytes, epoch: int, sequence: int, remembered: bool, passed: bool
 ) -> None:
     known = Producers(Bounds(), REMEMBERED)
@@ -172,7 +170,7 @@ def test_a_send_is_told_from_those_of_other_producers_and_epochs(
         (4, 9, None),
     ],
 )
-def test_an_old_sequence_is_answered_or_refused_with_the_reason(
+def test_an_old_sequence_gets_its_result_or_is_refused_with_the_reason(
     answers: int, sequence: int, refusal: type[Exception] | None
 ) -> None:
     known = Producers(Bounds(answers=answers), REMEMBERED)
@@ -205,7 +203,7 @@ def counting(sequence: int, identity: bytes = b"p", epoch: int = 1) -> Producer:
         (MESSAGE_NUMBERS // 2, SequenceGap),
     ],
 )
-def test_numbers_of_messages_begin_anew_after_the_last_one(sequence: int, kept: int | type[Exception]) -> None:
+def test_numbers_of_messages_start_over_after_the_highest(sequence: int, kept: int | type[Exception]) -> None:
     known = Producers(Bounds(), [record(MESSAGE_NUMBERS - 2, 0)])
     if isinstance(kept, int):
         assert known.in_order(counting(sequence)).sequence == kept
@@ -245,7 +243,7 @@ class Sender:
             self.offset += 2
 
 
-def test_a_record_that_cannot_be_written_leaves_all_as_before_it() -> None:
+def test_a_record_that_cannot_be_written_leaves_everything_as_before() -> None:
     """Whatever was appended in between; and nothing that was written is forgotten for it."""
     chance = random.Random(1)
     for _ in range(300):
@@ -261,7 +259,7 @@ def test_a_record_that_cannot_be_written_leaves_all_as_before_it() -> None:
         assert known.due == []
 
 
-def test_of_the_epochs_in_a_file_the_highest_alone_counts() -> None:
+def test_only_the_highest_epoch_in_a_file_counts() -> None:
     known = Producers(Bounds(), [record(1, 0, 1), record(1, 2, 3), record(9, 4, 2)])
     assert known.records() == [record(1, 2, 3)]
     assert known.find(Producer(b"p", 3, 1), 0) == record(1, 2, 3)
@@ -271,7 +269,7 @@ def test_of_the_epochs_in_a_file_the_highest_alone_counts() -> None:
     assert known.records() == [record(1, 2, 3)]
 
 
-def test_records_still_to_be_written_are_kept_beside_those_of_the_file() -> None:
+def test_records_not_yet_written_are_kept_in_addition_to_those_of_the_file() -> None:
     known = Producers(Bounds())
     for sequence in range(4):
         known.begin(record(sequence, 2 * sequence))

@@ -74,7 +74,7 @@ def test_opening_reads_only_the_end_of_a_log_that_was_closed(
     opened.close()
 
 
-def test_opening_finds_all_of_a_log_that_has_grown_since_its_index_was_made(tmp_path: Path) -> None:
+def test_opening_finds_everything_in_a_log_that_has_grown_since_its_index_was_written(tmp_path: Path) -> None:
     whole = pieces([[64 * KIB]] * 40)
     path = tmp_path / f"{FIRST_SEGMENT}.log"
     path.write_bytes(joined(whole[:30]))
@@ -88,7 +88,7 @@ def test_opening_finds_all_of_a_log_that_has_grown_since_its_index_was_made(tmp_
     opened.close()
 
 
-def test_a_log_whose_end_is_all_damaged_serves_what_is_before_it(tmp_path: Path) -> None:
+def test_a_log_with_a_damaged_end_serves_everything_before_it(tmp_path: Path) -> None:
     """None of the batches is whole that the index is not believed of."""
     whole = pieces([[1500 * KIB]] * 5)
     path = tmp_path / f"{FIRST_SEGMENT}.log"
@@ -111,7 +111,9 @@ NEXT = CLOSED[-1].next_offset
 
 @pytest.mark.parametrize("kept", range(len(CLOSED) + 1))
 @pytest.mark.parametrize("after", [b"", b"x", b"\0" * 300])
-def test_opening_says_what_is_wrong_with_the_end_of_a_closed_segment(tmp_path: Path, kept: int, after: bytes) -> None:
+def test_opening_reports_what_is_wrong_with_the_end_of_a_closed_segment(
+    tmp_path: Path, kept: int, after: bytes
+) -> None:
     content = joined(CLOSED[:kept]) + after
     end = CLOSED[kept - 1].end if kept else 0
     next_offset = CLOSED[kept - 1].next_offset if kept else 0
@@ -133,7 +135,7 @@ def test_opening_says_what_is_wrong_with_the_end_of_a_closed_segment(tmp_path: P
         )
 
 
-def test_a_deletion_that_was_not_decided_after_all_leaves_no_note(tmp_path: Path) -> None:
+def test_a_deletion_that_could_not_be_decided_leaves_no_intent(tmp_path: Path) -> None:
     disk, folder = Files(), str(tmp_path)
     recovery.withdraw_intent(disk, folder)
     recovery.write_intent(disk, folder, recovery.Intent(purge=True))
@@ -142,7 +144,7 @@ def test_a_deletion_that_was_not_decided_after_all_leaves_no_note(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_note_of_a_deletion_that_cannot_be_decoded_is_kept_aside_and_no_message_counts_as_lost(
+def test_an_intent_that_cannot_be_decoded_is_set_aside_and_loses_no_message(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "intent.json").write_bytes(b"\xff")

@@ -57,11 +57,11 @@ def test_expiry_ends_at_the_first_segment_that_stays(now: int, barrier: int | No
     assert expired(closed(*TEN_TWENTY_THIRTY, barrier=barrier), now, 50) == before
 
 
-def test_an_old_segment_behind_a_young_one_stays() -> None:
+def test_an_old_segment_after_a_young_one_stays() -> None:
     assert expired(closed((10, 500, 1), (10, 100, 1)), 200, 50) == 0
 
 
-def test_everything_is_kept_where_no_segment_is_closed() -> None:
+def test_everything_is_kept_if_no_segment_is_closed() -> None:
     assert expired(closed(), 10**9, 0) == 0
     assert oldest(closed(), 5) == 0
     assert oversize([closed(), closed()], 1000, 1) == [0, 0]
@@ -91,7 +91,7 @@ def test_segments_are_deleted_from_the_oldest_up_to_the_barrier(count: int, barr
         (1000, 1, 30),
     ],
 )
-def test_a_topic_over_its_size_is_trimmed_to_90_percent(size: int, limit: int, before: int) -> None:
+def test_a_topic_that_exceeds_its_size_is_trimmed_to_90_percent(size: int, limit: int, before: int) -> None:
     assert oversize([closed(*TEN_TWENTY_THIRTY)], size, limit) == [before]
 
 
@@ -113,15 +113,15 @@ def test_a_partition_keeps_its_share_however_old_it_is() -> None:
     assert oversize([early, late, oldest_of_all], 1500, 1000) == [40, 30, 0]
 
 
-def test_segments_of_other_partitions_are_trimmed_where_one_is_blocked() -> None:
+def test_segments_of_other_partitions_are_trimmed_if_one_is_blocked() -> None:
     blocked = closed((10, 100, 50), (10, 110, 50), barrier=3)
     free = closed((5, 200, 50), (5, 300, 50))
     assert oversize([blocked, free], 200, 100) == [0, 10]
 
 
-def test_a_blocked_first_segment_protects_all_that_come_after_it() -> None:
+def test_a_blocked_first_segment_protects_all_later_ones() -> None:
     assert oversize([closed((10, 100, 50), (10, 50, 50), barrier=3)], 100, 1) == [0]
 
 
-def test_of_segments_of_one_time_the_first_partitions_are_trimmed_first() -> None:
+def test_segments_with_the_same_time_are_trimmed_in_the_order_of_partitions() -> None:
     assert oversize([closed((10, 100, 50)), closed((10, 100, 50))], 100, 60) == [10, 0]

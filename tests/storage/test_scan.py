@@ -68,7 +68,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 @pytest.mark.parametrize("after", [1, 2, 50])
-def test_a_scan_goes_on_with_the_next_whole_batch_after_garbage(tmp_path: Path, garbage: bytes, after: int) -> None:
+def test_a_scan_continues_with_the_next_whole_batch_after_garbage(tmp_path: Path, garbage: bytes, after: int) -> None:
     first, second, third = stamped(0), stamped(after, 5), stamped(after + 5)
     found, known = scanned(tmp_path, first, garbage, second, third)
     begin = len(first) + len(garbage)
@@ -78,7 +78,7 @@ def test_a_scan_goes_on_with_the_next_whole_batch_after_garbage(tmp_path: Path, 
     assert {d.next_offset for d in found.damage} == {after}
 
 
-def test_a_scan_goes_on_where_half_a_batch_says_that_it_ends(
+def test_a_scan_continues_at_the_end_that_the_header_of_half_a_batch_states(
     tmp_path: Path,
 ) -> None:
     """What lies before that may be part of its payload, however much it looks like a batch."""
@@ -89,7 +89,7 @@ def test_a_scan_goes_on_where_half_a_batch_says_that_it_ends(
 
 
 @pytest.mark.parametrize("garbage", [*GARBAGE.values(), b"\1", stamped(1)[:200]])
-def test_a_scan_says_where_garbage_at_the_end_begins_and_why(tmp_path: Path, garbage: bytes) -> None:
+def test_a_scan_reports_where_garbage_at_the_end_begins_and_why(tmp_path: Path, garbage: bytes) -> None:
     found, known = scanned(tmp_path, stamped(0), garbage)
     assert known == [(0, 0)]
     assert (found.end, found.next_offset, found.damage) == (len(stamped(0)), 1, [])
@@ -132,7 +132,7 @@ def test_a_scan_in_small_pieces_finds_the_same(tmp_path: Path, chunk: int, monke
     assert [offset for offset, _ in whole[1]] == [0, 30, 40, 130]
 
 
-def test_a_window_shows_the_bytes_of_the_file_wherever_it_is_moved(
+def test_a_window_returns_the_bytes_of_the_file_at_any_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "CHUNK_BYTES", 100)

@@ -13,7 +13,7 @@ def test_a_new_segment_is_empty_whole_and_ready_to_grow() -> None:
     assert len(segment.index) == 0
 
 
-def test_a_segment_from_the_disk_is_not_believed_yet() -> None:
+def test_a_segment_from_the_disk_is_not_trusted_yet() -> None:
     segment = Segment(42, 1000, 50)
     assert (segment.messages, segment.whole, segment.index, segment.last_timestamp) == (8, False, None, None)
 

@@ -29,7 +29,7 @@ async def a_shard(**options: Any) -> AsyncIterator[Shard]:
         await shard.stop()
 
 
-async def test_calls_run_in_order_on_one_thread_that_is_not_the_loops() -> None:
+async def test_calls_run_in_order_on_one_thread_other_than_the_loops() -> None:
     async with a_shard() as shard:
         threads: list[int] = []
         done: list[int] = []
@@ -45,7 +45,7 @@ async def test_calls_run_in_order_on_one_thread_that_is_not_the_loops() -> None:
         assert threads[0] != threading.get_ident()
 
 
-async def test_a_call_that_fails_fails_its_caller_only() -> None:
+async def test_a_failing_call_fails_only_its_caller() -> None:
     async with a_shard() as shard:
 
         def fail(error: BaseException) -> None:
@@ -61,7 +61,7 @@ async def test_a_call_that_fails_fails_its_caller_only() -> None:
         assert await shard.call(lambda: "still here") == "still here"
 
 
-async def test_a_call_whose_caller_has_gone_does_no_harm() -> None:
+async def test_a_call_whose_caller_was_cancelled_does_no_harm() -> None:
     async with a_shard() as shard:
         going = threading.Event()
         first = shard.call(lambda: going.wait(HANGS_S))
@@ -81,7 +81,7 @@ async def test_a_stopped_shard_refuses_calls() -> None:
         await shard.call(lambda: 6)
 
 
-async def test_a_shard_works_though_its_core_does_not_exist(
+async def test_a_shard_works_even_if_its_core_does_not_exist(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):

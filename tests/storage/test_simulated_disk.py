@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.storage.support.disk import SECTOR_BYTES, Fault, FaultKind, PowerCut, SimulatedDisk
+from tests.storage.support.disk import Fault, FaultKind, PowerCut, SimulatedDisk
+from tests.storage.support.disk_files import SECTOR_BYTES
 from whippet.storage.files import Files
 
 NAMES = ("a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "a/x/w")
@@ -86,7 +87,7 @@ def everything(files: Files, folder: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_operations_are_answered_as_by_the_real_disk(seed: int, tmp_path: Path) -> None:
+def test_any_operations_have_the_same_results_as_on_the_real_disk(seed: int, tmp_path: Path) -> None:
     real, simulated = Files(), SimulatedDisk()
     simulated.make_folder("/d")
     for number in range(300):
@@ -101,7 +102,7 @@ def test_any_operations_are_answered_as_by_the_real_disk(seed: int, tmp_path: Pa
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "the file system"])
-def test_a_power_cut_keeps_all_that_was_synced(seed: int, at_once: bool) -> None:
+def test_a_power_failure_keeps_everything_synced(seed: int, at_once: bool) -> None:
     disk = SimulatedDisk()
     disk.make_folder("/d")
     for number in range(200):
@@ -130,7 +131,7 @@ def _sync_all(disk: SimulatedDisk, folder: str) -> None:
     disk.sync_folder(folder)
 
 
-def test_a_power_cut_keeps_any_part_of_unsynced_writes_and_nothing_else() -> None:
+def test_a_power_failure_keeps_any_part_of_unsynced_writes_and_nothing_else() -> None:
     disk = SimulatedDisk()
     write(disk, "/f", b"s" * 600, sync=True)
     disk.sync_folder("")
@@ -146,7 +147,7 @@ def test_a_power_cut_keeps_any_part_of_unsynced_writes_and_nothing_else() -> Non
     }
 
 
-def test_a_power_cut_keeps_any_of_the_names_that_were_not_synced() -> None:
+def test_a_power_failure_keeps_any_of_the_unsynced_names() -> None:
     disk = SimulatedDisk()
     write(disk, "/old", b"1", sync=True)
     disk.sync_folder("")
@@ -162,7 +163,7 @@ def test_a_power_cut_keeps_any_of_the_names_that_were_not_synced() -> None:
     assert {tuple(sorted(everything(cut, ""))) for cut in (disk.process_kill(),)} == {("more", "new")}
 
 
-def test_a_rename_between_folders_is_kept_whole_where_either_was_synced() -> None:
+def test_a_rename_between_folders_is_kept_completely_if_either_was_synced() -> None:
     for synced in ("/a", "/b"):
         disk = SimulatedDisk()
         for folder in ("/a", "/b"):
@@ -175,7 +176,7 @@ def test_a_rename_between_folders_is_kept_whole_where_either_was_synced() -> Non
             assert everything(disk.power_cut(random.Random(seed)), "") == {"a": {}, "b": {"f": b"1"}}
 
 
-def test_writes_before_a_failed_sync_may_be_lost_though_the_next_one_succeeds() -> None:
+def test_writes_before_a_failed_sync_may_be_lost_even_if_the_next_one_succeeds() -> None:
     disk = SimulatedDisk()
     handle = disk.open_for_writing("/f")
     disk.sync_folder("")
@@ -201,7 +202,7 @@ def test_a_lock_is_refused_until_its_handle_or_its_process_is_gone() -> None:
     assert disk.lock("/LOCK") is not None
 
 
-def test_a_crashed_disk_answers_nothing_from_then_on() -> None:
+def test_a_crashed_disk_refuses_everything_from_then_on() -> None:
     disk = SimulatedDisk()
     write(disk, "/f", b"1")
     disk.fault = Fault(disk.operations + 2, FaultKind.CRASH)
@@ -214,7 +215,7 @@ def test_a_crashed_disk_answers_nothing_from_then_on() -> None:
     assert (b"1" + b"2" * 100).startswith(found)
 
 
-def test_a_short_write_takes_a_part_and_the_next_all_or_nothing() -> None:
+def test_a_short_write_writes_a_part_and_the_next_all_or_nothing() -> None:
     for kind in (FaultKind.SHORT, FaultKind.SHORT_ENOSPC):
         disk = SimulatedDisk()
         handle = disk.open_for_writing("/f")
@@ -225,7 +226,7 @@ def test_a_short_write_takes_a_part_and_the_next_all_or_nothing() -> None:
         assert again == (100 if kind is FaultKind.SHORT else "ENOSPC")
 
 
-def test_a_path_that_cannot_be_looked_at_is_not_reported_as_missing(tmp_path: Path) -> None:
+def test_an_inaccessible_path_is_not_reported_as_missing(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
         Files().exists(str(tmp_path / "loop"))

@@ -19,7 +19,7 @@ from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.store import Store
 
 
-async def test_a_new_folder_says_what_it_is(tmp_path: Path) -> None:
+async def test_a_new_folder_has_a_format_file(tmp_path: Path) -> None:
     async with opened(tmp_path / "a/b", clock=Clock(77)):
         pass
     identity = json.loads((tmp_path / "a/b/FORMAT").read_text())
@@ -48,7 +48,7 @@ async def test_a_folder_of_another_format_is_refused_and_not_touched(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} <= {"FORMAT", "LOCK"}
 
 
-async def test_streams_without_a_format_are_opened_only_if_told_so(
+async def test_streams_without_a_format_are_opened_only_if_configured(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -115,7 +115,7 @@ async def test_a_folder_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: 
     assert threading.active_count() == threads
 
 
-async def test_there_is_no_partition_at_an_unknown_place(tmp_path: Path) -> None:
+async def test_an_unknown_partition_is_none(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store)
         assert store.partition(0, 0, 0) is store.partitions[PartitionId(0, 0, 0)]
@@ -123,7 +123,7 @@ async def test_there_is_no_partition_at_an_unknown_place(tmp_path: Path) -> None
         assert store.partition(5, 0, 0) is None
 
 
-async def test_the_saver_goes_on_after_a_defect_and_the_store_closes(
+async def test_the_saver_continues_after_a_defect_and_the_store_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path, saver_interval_s=0.001) as store:
@@ -167,7 +167,7 @@ async def test_old_segments_are_deleted_by_age_up_to_the_barrier(tmp_path: Path)
         assert (reader.first_offset, reader.appended) == (10, 10)
 
 
-async def test_a_topic_over_its_size_loses_the_oldest_segments_of_all_partitions(
+async def test_a_topic_that_exceeds_its_size_loses_the_oldest_segments_of_all_partitions(
     tmp_path: Path,
 ) -> None:
     clock = Clock(NOON)
@@ -199,7 +199,7 @@ async def test_a_deletion_of_segments_stops_at_the_barrier(tmp_path: Path) -> No
         assert partition.first_offset == 6
 
 
-async def test_a_catalogue_change_that_the_disk_refuses_changes_nothing(
+async def test_a_catalogue_change_refused_by_the_disk_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -228,7 +228,7 @@ async def test_a_trim_after_a_purge_deletes_nothing_new(
         assert await partition.trim(before, partition.purges) > 0
 
 
-async def test_what_was_accepted_and_is_not_written_yet_is_counted(tmp_path: Path) -> None:
+async def test_bytes_accepted_and_not_yet_written_are_counted(tmp_path: Path) -> None:
     batch = sized(1, 1000)
     async with opened(tmp_path, durability=Durability.MEMORY, messages_required_to_save=1000) as store:
         (partition,) = await with_topic(store)

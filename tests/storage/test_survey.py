@@ -53,7 +53,7 @@ def whole(**other: object) -> Surveyed:
     return Surveyed(**(found | other))  # type: ignore[arg-type]
 
 
-async def test_every_partition_is_described_and_what_is_not_one_is_passed_over(tmp_path: Path) -> None:
+async def test_every_partition_is_described_and_everything_else_is_skipped(tmp_path: Path) -> None:
     folder = await filled(tmp_path)
     (folder.parent / "not a number").mkdir()
     (folder.parent / "7").write_bytes(b"no folder")
@@ -65,7 +65,7 @@ async def test_every_partition_is_described_and_what_is_not_one_is_passed_over(t
     assert surveyed(tmp_path)[2] == Surveyed(PartitionId(0, 0, 2), 0, 0, 0, 0, 0, [])
 
 
-async def test_bytes_after_the_last_batch_are_damage_without_a_message(tmp_path: Path) -> None:
+async def test_bytes_after_the_last_batch_are_damage_without_lost_messages(tmp_path: Path) -> None:
     last = await filled(tmp_path) / "00000000000000000016.log"
     last.write_bytes(last.read_bytes() + b"half a batch")
     found = surveyed(tmp_path)[1]
@@ -75,7 +75,7 @@ async def test_bytes_after_the_last_batch_are_damage_without_a_message(tmp_path:
     assert (damage.offset, damage.next_offset, damage.kept_in) == (18, 18, None)
 
 
-async def test_a_damaged_batch_of_a_closed_segment_costs_its_messages(tmp_path: Path) -> None:
+async def test_a_damaged_batch_of_a_closed_segment_loses_its_messages(tmp_path: Path) -> None:
     first = await filled(tmp_path) / "00000000000000000008.log"
     octets = bytearray(first.read_bytes())
     octets[2 * len(BATCH) - 1] ^= 1
@@ -87,7 +87,7 @@ async def test_a_damaged_batch_of_a_closed_segment_costs_its_messages(tmp_path: 
     assert (damage.offset, damage.next_offset) == (10, 12)
 
 
-async def test_a_folder_that_a_server_has_open_is_refused_and_one_is_kept_from_servers(tmp_path: Path) -> None:
+async def test_a_folder_is_refused_while_a_server_has_it_open_and_kept_from_servers(tmp_path: Path) -> None:
     await filled(tmp_path)
     async with opened(tmp_path):
         with pytest.raises(StoreLocked):

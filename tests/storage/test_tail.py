@@ -87,13 +87,13 @@ def test_a_time_is_found_only_where_no_older_message_can_have_it(time: int, offs
     assert filled(3, 2, 5).offset_at(time) == offset
 
 
-def test_an_empty_tail_knows_nothing() -> None:
+def test_an_empty_tail_finds_nothing() -> None:
     tail = Tail()
     assert (len(tail), tail.first_offset, tail.offset_at(5), tail.drop_first()) == (0, None, None, 0)
     assert tail.read(0, 5, 100, 5).messages == 0
 
 
-def test_a_tail_goes_on_after_its_oldest_batches_are_dropped() -> None:
+def test_a_tail_continues_after_its_oldest_batches_are_dropped() -> None:
     """Far enough for the lists to be shortened several times on the way."""
     tail = filled(*[1] * 500)
     for dropped in range(1, 500):
@@ -108,7 +108,7 @@ def test_a_tail_goes_on_after_its_oldest_batches_are_dropped() -> None:
     assert (len(tail), tail.first_offset) == (0, None)
 
 
-def test_dropping_batches_that_could_not_be_written_leaves_those_before() -> None:
+def test_dropping_batches_that_could_not_be_written_leaves_earlier_ones() -> None:
     tail = filled(3, 2, 5)
     tail.drop_from(5)
     assert offsets(tail.read(0, 99, 10**6, 99)) == [0, 1, 2, 3, 4]
@@ -123,7 +123,7 @@ def test_dropping_batches_that_could_not_be_written_leaves_those_before() -> Non
 # -------------------------------------------------------------------------------------------------------------- budgets
 
 
-def test_tails_over_the_budget_drop_the_oldest_batches_of_all() -> None:
+def test_tails_that_exceed_the_budget_drop_the_oldest_batches_of_all() -> None:
     size = len(entry(0, 1).batch)
     budget = TailBudget(4 * (size + OBJECT_BYTES))
     one, two = Tail(), Tail()
@@ -140,7 +140,7 @@ def test_tails_over_the_budget_drop_the_oldest_batches_of_all() -> None:
     assert budget.used == 4 * (size + OBJECT_BYTES)
 
 
-def test_batches_not_yet_written_stay_though_the_budget_is_used_up() -> None:
+def test_batches_not_yet_written_stay_even_if_the_budget_is_used_up() -> None:
     """They are the only copy."""
     size = len(entry(0, 1).batch)
     budget = TailBudget(0)
@@ -150,7 +150,7 @@ def test_batches_not_yet_written_stay_though_the_budget_is_used_up() -> None:
     assert budget.used == 0
 
 
-def test_a_released_tail_counts_no_more() -> None:
+def test_a_released_tail_no_longer_counts() -> None:
     size = len(entry(0, 1).batch)
     budget = TailBudget(10**6)
     one, two = filled(1, 1, 1), filled(1, 1)
@@ -163,7 +163,7 @@ def test_a_released_tail_counts_no_more() -> None:
     assert budget.used == 0
 
 
-async def test_all_who_wait_for_a_full_budget_wake_once_it_has_room() -> None:
+async def test_everyone_who_waits_for_a_full_budget_wakes_once_it_has_room() -> None:
     budget = UnflushedBudget(100)
     budget.used = 150
     asked = []

@@ -62,14 +62,14 @@ async def with_topics(store: Store, *chosen: TopicOptions, partitions: int = 1) 
         (SYNCED, TopicOptions(messages_required_to_save=100), SYNCED, SYNCED),
     ],
 )
-def test_a_topic_may_raise_its_level_or_gather_more_but_never_undo_the_servers_syncs(
+def test_a_topic_may_raise_its_level_or_buffer_more_but_never_undo_the_servers_syncs(
     server: Durability, chosen: TopicOptions, messages: Durability, stored_offsets: Durability
 ) -> None:
     settings = settings_of(chosen, StoreOptions(path="", durability=server))
     assert (settings.durability, settings.offset_durability) == (messages, stored_offsets)
 
 
-def test_a_topic_without_a_choice_has_what_the_server_has() -> None:
+def test_a_topic_without_options_uses_those_of_the_server() -> None:
     server = StoreOptions(
         path="", durability=MEMORY, messages_required_to_save=7, bytes_required_to_save=8, segment_bytes=900
     )
@@ -86,7 +86,7 @@ def test_a_topic_without_a_choice_has_what_the_server_has() -> None:
 # ----------------------------------------------------------------------------------------------------------- power cuts
 
 
-def test_a_power_cut_takes_nothing_from_a_persisted_topic_beside_one_that_is_not() -> None:
+def test_a_power_failure_takes_nothing_from_a_persisted_topic_beside_another() -> None:
     async def life(disk: SimulatedDisk) -> None:
         store = await Store.open(StoreOptions(path="/data", saver_interval_s=None), files=disk)
         persisted, neighbour = await with_topics(store, PERSISTED, TopicOptions())
@@ -114,7 +114,7 @@ def test_a_power_cut_takes_nothing_from_a_persisted_topic_beside_one_that_is_not
     assert losses
 
 
-def test_a_power_cut_takes_no_persisted_offset_that_was_acknowledged() -> None:
+def test_a_power_failure_takes_no_acknowledged_persisted_offset() -> None:
     """Whatever the messages promise: they are synced here, so that no offset has to be taken back to what is left."""
 
     async def life(disk: SimulatedDisk) -> None:
@@ -160,7 +160,7 @@ async def test_the_saver_syncs_offsets_where_they_alone_are_persisted(tmp_path: 
 # ------------------------------------------------------------------------------------------------- thresholds, segments
 
 
-async def test_a_topic_with_thresholds_of_its_own_gathers_so_much_and_its_neighbour_nothing(
+async def test_a_topic_with_its_own_thresholds_buffers_and_its_neighbour_does_not(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -212,7 +212,7 @@ async def test_a_topics_own_segment_size_and_durability_apply_to_every_partition
 
 
 @pytest.mark.parametrize("broken", ['{"durability": "sometimes"}', '{"segment_size": 0}', '{"segment_size": "1 MiB"}'])
-async def test_a_topic_whose_options_cannot_be_understood_is_not_served_with_less(tmp_path: Path, broken: str) -> None:
+async def test_a_topic_whose_options_cannot_be_decoded_is_not_served_with_less(tmp_path: Path, broken: str) -> None:
     async with opened(tmp_path) as store:
         await with_topics(store, PERSISTED)
     path = tmp_path / "streams/0/topics/0/topic.json"
@@ -248,7 +248,7 @@ def _reserved(folder: Path, start: int) -> tuple[int, int]:
     return status.st_size, status.st_blocks * 512
 
 
-def test_reserved_space_does_not_lengthen_a_file_and_is_given_back(
+def test_reserved_space_does_not_lengthen_a_file_and_is_freed(
     tmp_path: Path,
 ) -> None:
     if not _reserves(tmp_path):
@@ -298,7 +298,7 @@ async def test_space_for_a_segment_is_reserved_from_its_first_message_until_it_c
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSPC])
-async def test_a_disk_that_cannot_reserve_space_says_so_once_and_takes_the_messages(
+async def test_a_disk_that_cannot_reserve_space_is_logged_once_and_stores_the_messages(
     error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimulatedDisk()

@@ -121,7 +121,7 @@ def cuts(step: int) -> list[int]:
 
 @sized("step", 7, long=1)
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
-def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_goes_on(
+def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_continues(
     folders: Iterator[Path], clean: bool, step: int
 ) -> None:
     for cut in cuts(step):
@@ -156,7 +156,7 @@ def flips() -> Iterator[tuple[int, int]]:
 
 @sized("step", 7, long=1)
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
-def test_a_flipped_byte_costs_only_its_own_batch(folders: Iterator[Path], clean: bool, step: int) -> None:
+def test_a_flipped_byte_loses_only_its_own_batch(folders: Iterator[Path], clean: bool, step: int) -> None:
     last, before_last = BATCHES[-1], BATCHES[-2]
     for position, bits in islice(flips(), 0, None, step):
         folder = next(folders)
@@ -222,7 +222,7 @@ def test_whatever_happens_to_the_index_of_a_closed_segment_readers_see_the_same(
             opened.abandon()
 
 
-def test_an_index_of_other_bytes_is_not_believed(folders: Iterator[Path]) -> None:
+def test_an_index_of_other_bytes_is_ignored(folders: Iterator[Path]) -> None:
     """Whole, of the same segment and the same size, and wrong: somebody copied it from another partition."""
     folder = next(folders)
     other = pieces([MIXED, SINGLE, [9, 9], UNIFORM, SINGLE, MIXED_MANY, MIXED])
@@ -286,7 +286,7 @@ async def everything(partition: Partition) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
 @pytest.mark.parametrize("cut", [0, 1, 255, 256, 400, BATCHES[3].end, BATCHES[-1].position + 300, len(LOG) - 1])
-def test_a_torn_tail_costs_no_whole_batch(tmp_path: Path, cut: int, clean: bool) -> None:
+def test_a_torn_tail_loses_no_whole_batch(tmp_path: Path, cut: int, clean: bool) -> None:
     whole = [piece for piece in BATCHES if piece.end <= cut]
     end = whole[-1].end if whole else 0
     served, base, reported = through_the_store(tmp_path, LOG[:cut], INDEX if clean else None)
@@ -299,7 +299,7 @@ def test_a_torn_tail_costs_no_whole_batch(tmp_path: Path, cut: int, clean: bool)
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
 @pytest.mark.parametrize("batch", range(len(BATCHES)))
-def test_a_damaged_batch_costs_no_other(tmp_path: Path, batch: int, clean: bool) -> None:
+def test_a_damaged_batch_loses_no_other(tmp_path: Path, batch: int, clean: bool) -> None:
     piece = BATCHES[batch]
     content = bytearray(LOG)
     content[piece.position + 270] ^= 4

@@ -23,9 +23,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.storage.support.disk_files import File, Folder, Node, Renaming, inside, sync_files, twin_of
 from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, Item
-
-SECTOR_BYTES = 512
 
 
 class PowerCut(BaseException):
@@ -62,142 +61,10 @@ TAKES_SPACE = frozenset(
 """Operations that may be refused for lack of space."""
 
 
-# ------------------------------------------------------------------------------------------------------ files, folders
-
-
-class _Change:
-    """A write (`content`) or a truncation (`content` is None) that no sync has made durable."""
-
-    __slots__ = ("content", "position", "state")
-
-    def __init__(self, position: int, content: bytes | None) -> None:
-        self.position = position
-        self.content = content
-        self.state = "dirty"
-
-    def twin(self) -> _Change:
-        change = _Change(self.position, self.content)
-        change.state = self.state
-        return change
-
-    def apply(self, target: bytearray) -> None:
-        if self.content is None:
-            resize(target, self.position)
-        else:
-            put(target, self.position, self.content)
-
-
-class _File:
-    """Content as the system shows it; `durable` and then `changes` are what the platters know of it."""
-
-    __slots__ = ("changes", "content", "durable")
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.durable = bytearray()
-        self.changes: list[_Change] = []
-
-    def change(self, position: int, content: bytes | None) -> None:
-        change = _Change(position, content)
-        change.apply(self.content)
-        self.changes.append(change)
-
-    def sync(self) -> None:
-        for change in self.changes:
-            if change.state == "dirty":
-                change.state = "synced"
-        while self.changes and self.changes[0].state == "synced":
-            self.changes.pop(0).apply(self.durable)
-
-    def fail_sync(self) -> None:
-        for change in self.changes:
-            if change.state == "dirty":
-                change.state = "dropped"
-
-    def after_power_cut(self, rng: random.Random) -> bytearray:
-        content = bytearray(self.durable)
-        for change in self.changes:
-            if change.state == "synced":
-                change.apply(content)
-            else:
-                _apply_perhaps(change, content, rng)
-        return content
-
-
-def _apply_perhaps(change: _Change, content: bytearray, rng: random.Random) -> None:
-    """What may have become of a change that was not synced."""
-    fate = rng.choice(("whole", "whole", "nothing", "nothing", "torn", "length only"))
-    if fate == "whole":
-        change.apply(content)
-    elif change.content is not None and fate == "torn":
-        end = change.position + len(change.content)
-        boundaries = range(change.position // SECTOR_BYTES + 1, -(-end // SECTOR_BYTES))
-        if boundaries:
-            kept = rng.choice(boundaries) * SECTOR_BYTES - change.position
-            put(content, change.position, change.content[:kept])
-    elif change.content is not None and fate == "length only":
-        resize(content, max(len(content), change.position + len(change.content)))
-
-
-def resize(content: bytearray, size: int) -> None:
-    if size < len(content):
-        del content[size:]
-    else:
-        content.extend(bytes(size - len(content)))
-
-
-def put(content: bytearray, position: int, piece: bytes) -> None:
-    if position > len(content):
-        resize(content, position)
-    content[position : position + len(piece)] = piece
-
-
-class _Folder:
-    __slots__ = ("durable", "names")
-
-    def __init__(self) -> None:
-        self.names: dict[str, _Node] = {}
-        self.durable: dict[str, _Node] = {}
-
-
-_Node = _File | _Folder
-
-
-class _Renaming(NamedTuple):
-    """Names that change in one step, and what bears them afterwards (None: nothing); `about` is what they name."""
-
-    effects: tuple[tuple[_Folder, str, _Node | None], ...]
-    about: _Node
-
-    def twin(self, twins: dict[int, _Node]) -> _Renaming:
-        effects = []
-        for above, name, node in self.effects:
-            folder = _twin(above, twins)
-            assert isinstance(folder, _Folder)
-            effects.append((folder, name, None if node is None else _twin(node, twins)))
-        return _Renaming(tuple(effects), _twin(self.about, twins))
-
-
-def _twin(node: _Node, twins: dict[int, _Node]) -> _Node:
-    """A copy of a file, or of a folder and all that is or was in it; each is copied once."""
-    known = twins.get(id(node))
-    if known is not None:
-        return known
-    if isinstance(node, _File):
-        file = twins[id(node)] = _File()
-        file.content, file.durable = bytearray(node.content), bytearray(node.durable)
-        file.changes = [change.twin() for change in node.changes]
-        return file
-    folder = twins[id(node)] = _Folder()
-    folder.names = {name: _twin(inner, twins) for name, inner in node.names.items()}
-    folder.durable = {name: _twin(inner, twins) for name, inner in node.durable.items()}
-    return folder
-
-
 class _Handle:
     __slots__ = ("file", "path", "writable")
 
-    def __init__(self, file: _Node, path: str, writable: bool) -> None:
+    def __init__(self, file: Node, path: str, writable: bool) -> None:
         self.file = file
         self.path = path
         self.writable = writable
@@ -218,11 +85,11 @@ class SimulatedDisk(Files):
         self.operations = 0
         self.off = False
         self.trace: list[Operation] | None = None
-        self._root = _Folder()
-        self._renamings: list[_Renaming] = []
+        self._root = Folder()
+        self._renamings: list[Renaming] = []
         self._handles: dict[int, _Handle] = {}
         self._next_handle = 3
-        self._locks: dict[int, _File] = {}
+        self._locks: dict[int, File] = {}
         self._no_space_for_writes = False
 
     @property
@@ -234,16 +101,16 @@ class SimulatedDisk(Files):
     def process_kill(self) -> SimulatedDisk:
         """All that the operating system was given, synced or not; handles and locks are gone with the process."""
         survivor = SimulatedDisk()
-        twins: dict[int, _Node] = {}
-        root = _twin(self._root, twins)
-        assert isinstance(root, _Folder)
+        twins: dict[int, Node] = {}
+        root = twin_of(self._root, twins)
+        assert isinstance(root, Folder)
         survivor._root = root
         survivor._renamings = [renaming.twin(twins) for renaming in self._renamings]
         return survivor
 
     def power_cut(self, rng: random.Random) -> SimulatedDisk:
         """What was synced, and any part of what was not."""
-        names: dict[int, dict[str, _Node]] = {}
+        names: dict[int, dict[str, Node]] = {}
         for renaming in self._chosen(rng):
             for folder, name, node in renaming.effects:
                 known = names.setdefault(id(folder), dict(folder.durable))
@@ -255,7 +122,7 @@ class SimulatedDisk(Files):
         survivor._root = self._settled(self._root, names, rng)
         return survivor
 
-    def _chosen(self, rng: random.Random) -> list[_Renaming]:
+    def _chosen(self, rng: random.Random) -> list[Renaming]:
         """A subset of the changes of names: with one change of a file's names come the earlier ones of that file."""
         share = rng.random()
         wanted = [rng.random() < share for _ in self._renamings]
@@ -268,14 +135,14 @@ class SimulatedDisk(Files):
                 wanted[i] = True
         return [renaming for renaming, is_wanted in zip(self._renamings, wanted, strict=True) if is_wanted]
 
-    def _settled(self, folder: _Folder, names: dict[int, dict[str, _Node]], rng: random.Random) -> _Folder:
-        settled = _Folder()
+    def _settled(self, folder: Folder, names: dict[int, dict[str, Node]], rng: random.Random) -> Folder:
+        settled = Folder()
         for name, node in sorted(names.get(id(folder), folder.durable).items(), key=lambda pair: pair[0]):
-            kept: _Node
-            if isinstance(node, _Folder):
+            kept: Node
+            if isinstance(node, Folder):
                 kept = self._settled(node, names, rng)
             else:
-                kept = _File()
+                kept = File()
                 kept.durable = node.after_power_cut(rng)
                 kept.content = bytearray(kept.durable)
             settled.names[name] = settled.durable[name] = kept
@@ -318,32 +185,32 @@ class SimulatedDisk(Files):
         assert self.fault is not None
         return random.Random(self.fault.at)
 
-    def _folder(self, path: str) -> _Folder:
-        node: _Node | None = self._root
+    def _folder(self, path: str) -> Folder:
+        node: Node | None = self._root
         for name in path.split("/"):
             if not name:
                 continue
-            if not isinstance(node, _Folder):
+            if not isinstance(node, Folder):
                 raise _error(errno.ENOTDIR, path)
             node = node.names.get(name)
             if node is None:
                 raise _error(errno.ENOENT, path)
-        if not isinstance(node, _Folder):
+        if not isinstance(node, Folder):
             raise _error(errno.ENOTDIR, path)
         return node
 
-    def _find(self, path: str) -> tuple[_Folder, str, _Node | None]:
+    def _find(self, path: str) -> tuple[Folder, str, Node | None]:
         above, _, name = path.rstrip("/").rpartition("/")
         folder = self._folder(above)
         return folder, name, folder.names.get(name) if name else folder
 
-    def _rename(self, about: _Node, *effects: tuple[_Folder, str, _Node | None]) -> None:
+    def _rename(self, about: Node, *effects: tuple[Folder, str, Node | None]) -> None:
         for folder, name, node in effects:
             if node is None:
                 folder.names.pop(name, None)
             else:
                 folder.names[name] = node
-        self._renamings.append(_Renaming(effects, about))
+        self._renamings.append(Renaming(effects, about))
 
     def _handle(self, number: int) -> _Handle:
         try:
@@ -354,7 +221,7 @@ class SimulatedDisk(Files):
     def _path_of(self, number: int) -> str:
         return self._handles[number].path if number in self._handles else f"handle {number}"
 
-    def _open(self, node: _Node, path: str, *, writable: bool) -> int:
+    def _open(self, node: Node, path: str, *, writable: bool) -> int:
         self._next_handle += 1
         self._handles[self._next_handle] = _Handle(node, path, writable)
         return self._next_handle
@@ -374,10 +241,10 @@ class SimulatedDisk(Files):
 
     def _open_for_writing(self, path: str) -> int:
         folder, name, node = self._find(path)
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise _error(errno.EISDIR, path)
         if node is None:
-            node = _File()
+            node = File()
             self._rename(node, (folder, name, node))
         return self._open(node, path, writable=True)
 
@@ -393,12 +260,12 @@ class SimulatedDisk(Files):
     def size(self, handle: int) -> int:
         self._begin("size", self._path_of(handle))
         file = self._handle(handle).file
-        return len(file.content) if isinstance(file, _File) else 0
+        return len(file.content) if isinstance(file, File) else 0
 
     def read(self, handle: int, length: int, position: int) -> bytes:
         self._begin("read", self._path_of(handle))
         file = self._handle(handle).file
-        if isinstance(file, _Folder):
+        if isinstance(file, Folder):
             raise _error(errno.EISDIR, f"handle {handle}")
         return bytes(file.content[position : position + length])
 
@@ -417,16 +284,16 @@ class SimulatedDisk(Files):
             raise PowerCut
         return len(content)
 
-    def _writable(self, handle: int) -> _File:
+    def _writable(self, handle: int) -> File:
         known = self._handle(handle)
-        if not known.writable or not isinstance(known.file, _File):
+        if not known.writable or not isinstance(known.file, File):
             raise _error(errno.EBADF, known.path)
         return known.file
 
     def truncate(self, handle: int, size: int) -> None:
         self._begin("truncate", self._path_of(handle))
         known = self._handle(handle)
-        if not known.writable or not isinstance(known.file, _File):
+        if not known.writable or not isinstance(known.file, File):
             raise _error(errno.EINVAL, known.path)
         known.file.change(size, None)
 
@@ -446,12 +313,12 @@ class SimulatedDisk(Files):
         if fault is not None:
             self._fail_sync(handle)
             raise _error(errno.EIO if fault is FaultKind.EIO else errno.ENOSPC, path)
-        if isinstance(file, _File) and not self.ignores_sync(path):
+        if isinstance(file, File) and not self.ignores_sync(path):
             file.sync()
 
     def _fail_sync(self, handle: int) -> None:
         file = self._handle(handle).file
-        if isinstance(file, _File):
+        if isinstance(file, File):
             file.fail_sync()
 
     def sync_folder(self, path: str) -> None:
@@ -461,7 +328,7 @@ class SimulatedDisk(Files):
             return
         self._make_durable(self._made_durable_with(folder))
 
-    def _made_durable_with(self, folder: _Folder) -> dict[int, None]:
+    def _made_durable_with(self, folder: Folder) -> dict[int, None]:
         """The changes of names in a folder, and what was changed earlier about what bears them, in their order."""
         last = {id(r.about): i for i, r in enumerate(self._renamings) if any(e[0] is folder for e in r.effects)}
         return {i: None for i, r in enumerate(self._renamings) if i <= last.get(id(r.about), -1)}
@@ -482,7 +349,7 @@ class SimulatedDisk(Files):
             # What a name was before a durable change of it can come back no more.
             effects = tuple(effect for effect in renaming.effects if last.get((id(effect[0]), effect[1]), -1) < i)
             if effects:
-                left.append(_Renaming(effects, renaming.about))
+                left.append(Renaming(effects, renaming.about))
         self._renamings = left
 
     def sync_filesystem(self, path: str) -> None:
@@ -491,7 +358,7 @@ class SimulatedDisk(Files):
         if self.ignores_sync(path):
             return
         self._make_durable(dict.fromkeys(range(len(self._renamings))))
-        _sync_files(self._root)
+        sync_files(self._root)
 
     def rename(self, source: str, target: str) -> None:
         self._begin("rename", target)
@@ -503,14 +370,14 @@ class SimulatedDisk(Files):
             return
         if f"{source}/".startswith(f"{target}/"):
             raise _error(errno.ENOTEMPTY, target)
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             if f"{target}/".startswith(f"{source}/"):
                 raise _error(errno.EINVAL, target)
-            if isinstance(there, _File):
+            if isinstance(there, File):
                 raise _error(errno.ENOTDIR, target)
-            if isinstance(there, _Folder) and there.names:
+            if isinstance(there, Folder) and there.names:
                 raise _error(errno.ENOTEMPTY, target)
-        elif isinstance(there, _Folder):
+        elif isinstance(there, Folder):
             raise _error(errno.EISDIR, target)
         self._rename(node, (above, name, None), (new_above, new_name, node))
 
@@ -519,7 +386,7 @@ class SimulatedDisk(Files):
         folder, name, node = self._find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise _error(errno.EISDIR, path)
         self._rename(node, (folder, name, None))
 
@@ -528,7 +395,7 @@ class SimulatedDisk(Files):
         folder, name, node = self._find(path)
         if node is not None:
             raise _error(errno.EEXIST, path)
-        made = _Folder()
+        made = Folder()
         self._rename(made, (folder, name, made))
 
     def remove_tree(self, path: str) -> None:
@@ -536,9 +403,9 @@ class SimulatedDisk(Files):
         folder, name, node = self._find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
-        if not isinstance(node, _Folder):
+        if not isinstance(node, Folder):
             raise _error(errno.ENOTDIR, path)
-        steps = [*_inside(node), (folder, name, node)]
+        steps = [*inside(node), (folder, name, node)]
         if fault is not None:
             steps = steps[: self._rng().randrange(len(steps) + 1)]
         for above, inner, gone in steps:
@@ -557,7 +424,7 @@ class SimulatedDisk(Files):
         self._begin("list", path)
         folder = self._folder(path)
         return [
-            Item(name, isinstance(node, _Folder), len(node.content) if isinstance(node, _File) else 0)
+            Item(name, isinstance(node, Folder), len(node.content) if isinstance(node, File) else 0)
             for name, node in folder.names.items()
         ]
 
@@ -578,26 +445,8 @@ class SimulatedDisk(Files):
         file.change(0, b"pid 1\n")
 
 
-def _sync_files(folder: _Folder) -> None:
-    for node in folder.names.values():
-        if isinstance(node, _Folder):
-            _sync_files(node)
-        else:
-            node.sync()
-
-
 def _never(act: str, path: str) -> int | None:
     return None
-
-
-def _inside(folder: _Folder) -> list[tuple[_Folder, str, _Node]]:
-    """Everything in a folder, the deepest first: the order in which a tree is removed."""
-    steps: list[tuple[_Folder, str, _Node]] = []
-    for name, node in folder.names.items():
-        if isinstance(node, _Folder):
-            steps += _inside(node)
-        steps.append((folder, name, node))
-    return steps
 
 
 def _error(number: int, path: str) -> OSError:

@@ -1,0 +1,20 @@
+"""Fixtures that several files of these tests share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.storage.support.folders import Spoilt, make
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("made") / "data").root
+
+
+@pytest.fixture
+def spoilt(made: Path, tmp_path: Path) -> Spoilt:
+    return Spoilt(Path(shutil.copytree(made, tmp_path / "data")))

@@ -1,0 +1,163 @@
+"""Missing, damaged and contradictory documents of the catalogue, and folders that do not match them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.storage.support.damaged import DOCUMENTS, GARBAGE, spoil
+from tests.storage.support.folders import BATCH_MESSAGES, MESSAGES, Spoilt, assert_goes_on, assert_kept, look, reopened
+from tests.storage.support.segments import tree
+
+
+def test_a_missing_partition_folder_is_neither_served_nor_recreated(spoilt: Spoilt) -> None:
+    shutil.rmtree(spoilt.partition())
+    seen = look(spoilt.root)
+    assert 0 not in seen.messages
+    assert seen.says(spoilt.partition(), "missing")
+    assert not spoilt.partition().exists()
+    assert_goes_on(spoilt, seen)
+
+
+def test_a_missing_partition_folder_is_recreated_if_configured(spoilt: Spoilt) -> None:
+    shutil.rmtree(spoilt.partition())
+    seen = reopened(spoilt, lost=range(MESSAGES), recreate_missing_state=True)
+    assert seen.says(spoilt.partition(), "recreated")
+    assert seen.appended_at[0] == 0
+
+
+def test_a_file_in_the_place_of_a_partition_folder_is_left_alone(spoilt: Spoilt) -> None:
+    shutil.rmtree(spoilt.partition())
+    spoilt.partition().write_bytes(b"mine")
+    before = tree(spoilt.root)
+    seen = look(spoilt.root)
+    assert_kept(before, tree(spoilt.root))
+    assert 0 not in seen.messages
+    assert seen.says(spoilt.partition())
+
+
+def test_unknown_files_among_the_streams_are_left_alone_and_reported(spoilt: Spoilt) -> None:
+    for above in (spoilt.root / "streams", spoilt.stream / "topics", spoilt.topic / "partitions"):
+        (above / "00").mkdir()
+        (above / "x").write_bytes(b"mine")
+        (above / "4294967296").mkdir()
+    seen = reopened(spoilt)
+    assert all(
+        seen.says(f"{above}/{name}", "left alone")
+        for above in (spoilt.root / "streams", spoilt.stream / "topics", spoilt.topic / "partitions")
+        for name in ("00", "x", "4294967296")
+    )
+
+
+CONTENTS = {
+    "missing": None,
+    "empty": b"",
+    "garbage": GARBAGE,
+    "no utf-8": b'{"id": 0, "name": "\xff\xfe", "created_at": 1, "partitions_count": 2}',
+    "half": b'{"id": 0, "name": "str',
+    "a list": b"[]",
+    "wrong types": b'{"id": 0, "name": 5, "created_at": 1, "partitions_count": 2}',
+    "no name": b'{"id": 0, "created_at": 1, "partitions_count": 2}',
+    "a folder": "folder",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_without_its_document_a_stream_or_topic_is_not_served_and_not_touched(
+    spoilt: Spoilt, document: str, content: bytes | str | None
+) -> None:
+    spoil(spoilt.stream / document, content)
+    before = tree(spoilt.root)
+    seen = look(spoilt.root)
+    assert seen.messages == {}
+    assert seen.says(spoilt.stream / document, "recreate_missing_state")
+    assert tree(spoilt.root) | {"LOCK": b""} == before | {"LOCK": b""}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_without_its_document_a_stream_or_topic_is_served_if_configured(
+    spoilt: Spoilt, document: str, content: bytes | str | None
+) -> None:
+    spoil(spoilt.stream / document, content)
+    seen = reopened(spoilt, recreate_missing_state=True)
+    assert seen.says(spoilt.stream / document, "recreated as")
+    assert seen.appended_at[0] == MESSAGES
+    assert look(spoilt.root).appended_at[0] == MESSAGES + 2 * BATCH_MESSAGES
+
+
+def test_a_document_that_is_damaged_twice_is_kept_twice(spoilt: Spoilt) -> None:
+    for content in (b"first", b"second"):
+        (spoilt.stream / "stream.json").write_bytes(content)
+        look(spoilt.root, recreate_missing_state=True)
+    kept = [path.read_bytes() for path in spoilt.stream.glob("stream.json.damaged*")]
+    assert sorted(kept) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_id_in_the_folder_name_takes_precedence(spoilt: Spoilt, document: str) -> None:
+    path = spoilt.stream / document
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id": 5}))
+    seen = reopened(spoilt)
+    assert seen.says(path, "id 5")
+
+
+def test_a_stream_copied_by_hand_is_served_under_another_name(spoilt: Spoilt) -> None:
+    shutil.copytree(spoilt.stream, spoilt.root / "streams/1")
+    seen = look(spoilt.root)
+    assert seen.offsets() == list(range(MESSAGES))
+    assert sorted(name for name in seen.names if name.startswith("stream")) == ["stream", "stream-found"]
+    assert seen.says(spoilt.root / "streams/1/stream.json", "stream-found")
+
+
+@pytest.mark.parametrize("count", [-1, 2**20 + 1, 10**12, 2**70])
+def test_an_impossible_number_of_partitions_is_refused_not_tried(spoilt: Spoilt, count: int) -> None:
+    path = spoilt.topic / "topic.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"partitions_count": count}))
+    assert look(spoilt.root).says(path, "cannot be decoded")
+    assert reopened(spoilt, recreate_missing_state=True).says(path, "recreated as")
+
+
+def test_many_missing_partitions_are_reported_in_one_line(spoilt: Spoilt) -> None:
+    path = spoilt.topic / "topic.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"partitions_count": 1_000_000}))
+    seen = reopened(spoilt)
+    assert len(seen.reports) == 1
+    assert seen.says("999998", spoilt.partition(2))
+
+
+def test_fewer_partitions_in_the_document_than_folders_leave_the_folders_alone(spoilt: Spoilt) -> None:
+    path = spoilt.topic / "topic.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"partitions_count": 1}))
+    before = tree(spoilt.root)
+    seen = look(spoilt.root)
+    assert_kept(before, tree(spoilt.root))
+    assert 1 not in seen.messages
+    assert seen.says(spoilt.partition(1), "left alone")
+
+
+def test_a_partition_both_counted_and_named_in_removing_is_not_removed(spoilt: Spoilt) -> None:
+    path = spoilt.topic / "topic.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"removing": [0]}))
+    seen = reopened(spoilt)
+    assert seen.says(path, "removing")
+
+
+@pytest.mark.parametrize("folder", ["users", "tokens"])
+def test_a_folder_in_the_place_of_a_user_or_token_is_left_alone(spoilt: Spoilt, folder: str) -> None:
+    (spoilt.root / folder / "1.json").mkdir()
+    assert reopened(spoilt).says(spoilt.root / folder / "1.json")
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_a_damaged_group_affects_nothing_else(spoilt: Spoilt, content: bytes | str | None) -> None:
+    path = spoilt.topic / "groups/3.json"
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    spoil(path, content)
+    seen = reopened(spoilt)
+    assert seen.says(path) or content is None
