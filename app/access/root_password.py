@@ -30,12 +30,12 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
     with locked_offline(options, files) as layout:
         path = f"{layout.below(USERS_FOLDER)}/{ROOT}.json"
         if not files.exists(path):
-            raise CatalogueError(f"{path} is missing: the next start of the server makes a root user")
+            raise CatalogueError(f"{path} is missing: the next start of the server creates a root user")
         try:
             document = msgspec.json.decode(read_all(files, path), type=UserDocument)
         except NOT_UNDERSTOOD as error:
             raise CatalogueError(
-                f"{path} cannot be understood ({error}): move it away, and the next start makes a new root user"
+                f"{path} cannot be understood ({error}): move it away, and the next start creates a new root user"
             ) from error
         ends_tokens = end_tokens or document.status is not UserStatus.ACTIVE
         changed = msgspec.structs.replace(

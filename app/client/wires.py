@@ -77,7 +77,7 @@ def refusal(status: int) -> CommandError:
     try:
         return CommandError(Code(status))
     except ValueError:
-        return CommandError(Code.ERROR, f"the server refused with the unknown error {status}")
+        return CommandError(Code.ERROR, f"the server refused the request with the unknown error {status}")
 
 
 def _decode(prepared: Prepared, decode: Callable[[], Response]) -> Response:

@@ -84,13 +84,13 @@ def check_deferral(request: requests.PollMessagesDeferred | requests.FetchMessag
     wait, timeout, needed = request.wait_us, request.request_timeout_us, request.min_count
     is_poll = isinstance(request, requests.PollMessagesDeferred)
     if wait > WAIT_US_MAX:
-        raise CommandError(Code.INVALID_COMMAND, f"a wait of {wait} us is longer than {WAIT_US_MAX}")
+        raise CommandError(Code.INVALID_COMMAND, f"a wait of {wait} us is longer than the maximum, {WAIT_US_MAX} us")
     if not 0 < timeout <= TIMEOUT_US_MAX:
         raise CommandError(
             Code.INVALID_COMMAND, f"a request timeout of {timeout} us: 1 to {TIMEOUT_US_MAX} are allowed"
         )
     if (wait or not is_poll) and timeout < wait + SPARE_US:
-        raise CommandError(Code.INVALID_COMMAND, f"a request timeout of {timeout} us leaves no time after {wait} us")
+        raise CommandError(Code.INVALID_COMMAND, f"a request timeout of {timeout} us is too short to wait {wait} us")
     if isinstance(request, requests.AwaitMessages):
         _check_unique(partition_id for partition_id, _ in request.starts)
         return
@@ -116,7 +116,7 @@ def _check_targets(request: requests.FetchMessages) -> None:
         if not BYTES_MIN <= target.max_bytes <= request.max_bytes:
             raise CommandError(
                 Code.INVALID_COMMAND,
-                f"{target.max_bytes} bytes of one partition: {BYTES_MIN} to {request.max_bytes} are possible",
+                f"{target.max_bytes} bytes of one partition: {BYTES_MIN} to {request.max_bytes} are allowed",
             )
 
 

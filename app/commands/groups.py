@@ -167,8 +167,9 @@ def reassign_overdue(gateway: Gateway, now: int) -> None:
                 moved = group.reassign_overdue(promised_before)
                 if moved:
                     _log.info(
-                        "group %r of topic %r: partitions %s were reassigned with uncommitted messages",
+                        "consumer group %r of %s/%s: reassigned partitions %s with uncommitted messages",
                         group.name,
+                        stream.name,
                         topic.name,
                         moved,
                     )

@@ -55,8 +55,8 @@ async def store_offset(
         if group.is_late(session.member.client_id, partition_id, request.offset, stored):
             raise CommandError(
                 Code.NOT_RESOLVED_CONSUMER,
-                f"{session.address} has lost partition {partition_id} of group {group.name!r} in between, "
-                f"and other members have committed offsets after {request.offset}",
+                f"{session.address} lost partition {partition_id} of group {group.name!r} and got it back; meanwhile "
+                f"the group has committed beyond offset {request.offset}",
                 about=(request.consumer.id,),
             )
     await partition.store_offset(*consumer, request.offset, name_of(request.consumer))

@@ -115,7 +115,7 @@ def _check_flag(key: str, scope: OptionScope, flag: OptionFlags, refusal: Code) 
         of = scope.name.lower()
         raise CommandError(
             Code.UNSUPPORTED_OPTION_KEY,
-            f"{options.abbreviated(key)} is no option of a {of}; the options are {', '.join(FLAGS[scope])}",
+            f"{options.abbreviated(key)} is not an option of a {of}; the options are {', '.join(FLAGS[scope])}",
         )
     if not known & flag:
         raise CommandError(refusal, repr(key))

@@ -172,7 +172,9 @@ def _changed(document: TopicDocument, request: requests.UpdateTopic, defaults: T
 
 def _check_size(size: int, settings: TopicSettings) -> None:
     if size < settings.segment_bytes:
-        raise CommandError(Code.INVALID_TOPIC_SIZE, f"{size} bytes are less than {settings.segment_bytes}")
+        raise CommandError(
+            Code.INVALID_TOPIC_SIZE, f"{size} bytes are less than one segment ({settings.segment_bytes} bytes)"
+        )
 
 
 def _refuse_taken(stream: Stream, name: str) -> None:

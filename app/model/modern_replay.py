@@ -70,7 +70,7 @@ class ReplayCache:
             return self._find_append(number, digest) if append else None
         if known is None:
             raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} is older than request {self._newest}")
-        raise CommandError(Code.INVALID_COMMAND, f"request {number} was a different one")
+        raise CommandError(Code.INVALID_COMMAND, f"request {number} was sent before with different content")
 
     def _find_append(self, number: int, digest: int) -> asyncio.Future[Any] | None:
         """Searches earlier sessions, which are stored before this one. What newer requests have evicted is not

@@ -61,7 +61,7 @@ class ReplayWindow:
         done = self._requests.get(number)
         if done is not None:
             if (done.operation, done.mark) != (operation, mark):
-                raise CommandError(Code.INVALID_COMMAND, f"request {number} was a different one")
+                raise CommandError(Code.INVALID_COMMAND, f"request {number} was sent before with different content")
             return done.response
         if number < 1:
             raise CommandError(Code.INVALID_COMMAND, "requests are numbered from 1")

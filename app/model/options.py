@@ -101,7 +101,7 @@ def decode(option: Option) -> Value:
         return number
     length, signed = _INTEGERS.get(kind, (0, False))
     if not length or len(value) != length:
-        raise ValueError(f"{len(value)} bytes are no {kind.name.lower()}")
+        raise ValueError(f"{len(value)} bytes are not a valid {kind.name.lower()}")
     return int.from_bytes(value, "little", signed=signed)
 
 

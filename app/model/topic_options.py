@@ -324,7 +324,7 @@ def _parse(option: Option, changing: bool) -> Value | None:
     if known is None:
         near = difflib.get_close_matches(option.key, TOPIC_OPTIONS, 1)
         hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(TOPIC_OPTIONS)}"
-        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{abbreviated(option.key)} is no option of a topic; {hint}")
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{abbreviated(option.key)} is not a topic option; {hint}")
     if changing and not known.can_change:
         allowed = ", ".join(key for key, one in TOPIC_OPTIONS.items() if one.can_change)
         raise CommandError(
