@@ -46,9 +46,9 @@ KEPT_BYTES_MAX = 1 << 20
 """For the pieces that a feed caches for readers that are a little late. With a single reader nothing is cached."""
 PAUSE_SECONDS_PER_READER = 0.000_05
 PAUSE_SECONDS_MAX = 0.1
-HANDED_OUT_BYTES = 1 << 20
+BYTES_PER_ITERATION = 1 << 20
 """In one iteration of the event loop, for all readers of all feeds."""
-READER_BYTES = HANDED_OUT_BYTES // 200
+READER_BYTES = BYTES_PER_ITERATION // 200
 """A reader counts as at least this many bytes."""
 
 
@@ -71,7 +71,7 @@ class Piece(NamedTuple, Generic[Held]):
     """Where a reader continues."""
 
 
-Take: TypeAlias = Callable[[Piece[Content]], int | None]
+Receive: TypeAlias = Callable[[Piece[Content]], int | None]
 """Takes a piece and returns the number of bytes written; None means that the reader cannot keep up and stops
 following."""
 Encode: TypeAlias = Callable[[Position, Sequence[Part]], Awaitable[Content]]
@@ -91,11 +91,11 @@ class HandoutBudget:
         """Returns False when this iteration's budget is spent: the caller waits before it hands out more."""
         self._spent += max(size, READER_BYTES)
         self._schedule_renewal()
-        return self._spent < HANDED_OUT_BYTES
+        return self._spent < BYTES_PER_ITERATION
 
     async def wait(self, size: int) -> None:
         """Returns when the budget allows handing out `size` bytes."""
-        if not self._line and self._spent < HANDED_OUT_BYTES:
+        if not self._line and self._spent < BYTES_PER_ITERATION:
             self.spend(size)
             return
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -109,7 +109,7 @@ class HandoutBudget:
 
     def _renew(self) -> None:
         self._spent, self._is_renewal_scheduled = 0, False
-        while self._line and self._spent < HANDED_OUT_BYTES:
+        while self._line and self._spent < BYTES_PER_ITERATION:
             turn, size = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -135,7 +135,7 @@ class SharedFeed(Generic[Content]):
         self._loop = asyncio.get_running_loop()
         self._end = self._readable()
         self._waiting: list[asyncio.Future[None]] = []
-        self._following: dict[Cursor, tuple[Take[Content], asyncio.Future[None]]] = {}
+        self._following: dict[Cursor, tuple[Receive[Content], asyncio.Future[None]]] = {}
         self._pieces: dict[Key, asyncio.Future[Piece[Content | None]]] = {}
         self._kept_bytes = 0
         self._failure: Exception | None = None
@@ -179,32 +179,32 @@ class SharedFeed(Generic[Content]):
                 # Nothing can be read there now; perhaps a little later.
                 await asyncio.sleep(PAUSE_SECONDS_MAX)
 
-    async def follow(self, cursor: Cursor, take: Take[Content]) -> None:
-        """Hands over pieces as they arrive, and moves the cursor past each, until `take` returns None. Returns at once
-        if the next piece is there already: `next_piece` returns that one."""
+    async def follow(self, cursor: Cursor, receive: Receive[Content]) -> None:
+        """Hands over pieces as they arrive, and moves the cursor past each, until `receive` returns None. Returns at
+        once if the next piece is there already: `next_piece` returns that one."""
         if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
             return
-        gone: asyncio.Future[None] = self._loop.create_future()
-        self._following[cursor] = take, gone
+        stopped: asyncio.Future[None] = self._loop.create_future()
+        self._following[cursor] = receive, stopped
         try:
-            await gone
+            await stopped
         finally:
             self._following.pop(cursor, None)
 
     async def _hand_out(self, before: Position, piece: Piece[Content]) -> None:
         """Skips readers that began to follow while the piece was made: they have had it."""
-        for cursor, (take, gone) in list(self._following.items()):
-            if cursor.position == before and not gone.done():
+        for cursor, (receive, stopped) in list(self._following.items()):
+            if cursor.position == before and not stopped.done():
                 cursor.position = piece.position
-                written = take(piece)
+                written = receive(piece)
                 if written is None:
-                    _set(gone)
+                    _set(stopped)
                 if not self._budget.spend(len(piece.content) if written is None else written):
                     await self._budget.wait(0)
 
     async def _stop_following(self) -> None:
         """Makes all readers stop following, because what comes next does not continue at their cursors."""
-        await self._wake([gone for _, gone in self._following.values()])
+        await self._wake([stopped for _, stopped in self._following.values()])
 
     async def _wake(self, sleepers: Iterable[asyncio.Future[None]]) -> None:
         for future in sleepers:
@@ -249,9 +249,9 @@ class SharedFeed(Generic[Content]):
             return
         self._kept_bytes += _size(reading)
         while len(self._pieces) > PIECES_KEPT or self._kept_bytes > KEPT_BYTES_MAX:
-            gone = self._pieces.pop(next(iter(self._pieces)))
-            if gone.done():
-                self._kept_bytes -= _size(gone)
+            oldest = self._pieces.pop(next(iter(self._pieces)))
+            if oldest.done():
+                self._kept_bytes -= _size(oldest)
 
     async def _read(self, position: Position, most: int | None) -> Piece[Content | None]:
         end = self._end
@@ -273,12 +273,12 @@ class SharedFeed(Generic[Content]):
     # ---------------------------------------------------------------------------------------------------------- rounds
 
     async def _run_rounds(self) -> None:
-        untils: dict[int, asyncio.Task[None]] = {}
+        watches: dict[int, asyncio.Task[None]] = {}
         was_emptied = self._emptied()
         try:
             while True:
                 began = self._loop.time()
-                await self._wait_for_change(untils, was_emptied)
+                await self._wait_for_change(watches, was_emptied)
                 # The time that handing out took counts as part of the pause.
                 due = min(self.readers * PAUSE_SECONDS_PER_READER, PAUSE_SECONDS_MAX)
                 pause = began + due - self._loop.time()
@@ -302,15 +302,15 @@ class SharedFeed(Generic[Content]):
             _log.exception("a feed has failed; its readers are disconnected")
             self._failure = error
         finally:
-            for task in untils.values():
+            for task in watches.values():
                 task.cancel()
-            for future in (*self._waiting, *[gone for _, gone in self._following.values()]):
+            for future in (*self._waiting, *[stopped for _, stopped in self._following.values()]):
                 _set(future)
 
     def _has_messages_after(self, position: Position) -> bool:
         return any(at < end for at, end in zip(position, self._end, strict=True))
 
-    async def _wait_for_change(self, untils: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
+    async def _wait_for_change(self, watches: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
         """Returns as soon as one of the partitions has more than at the last round, or was purged since. Then waiting
         readers are woken; readers that begin to wait later check by themselves."""
         if len(self.partitions) == 1:
@@ -321,20 +321,20 @@ class SharedFeed(Generic[Content]):
             # The topic has no partitions; its followers are told when it gets some.
             await self._loop.create_future()
         for i, partition in enumerate(self.partitions):
-            if i not in untils:
-                untils[i] = self._loop.create_task(partition.until(self._end[i]))
+            if i not in watches:
+                watches[i] = self._loop.create_task(partition.until(self._end[i]))
         # The tasks begin to wait only now.
         await asyncio.sleep(0)
         if self._emptied() == was_emptied:
-            await asyncio.wait(untils.values(), return_when=asyncio.FIRST_COMPLETED)
-        for i, task in list(untils.items()):
+            await asyncio.wait(watches.values(), return_when=asyncio.FIRST_COMPLETED)
+        for i, task in list(watches.items()):
             if task.done():
-                del untils[i]
+                del watches[i]
                 task.result()
             elif self._emptied() != was_emptied:
                 # It may wait for an offset that is far away now.
                 task.cancel()
-                del untils[i]
+                del watches[i]
 
 
 def _size(reading: asyncio.Future[Piece[Content | None]]) -> int:

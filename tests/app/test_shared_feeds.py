@@ -13,7 +13,7 @@ import pytest
 from tests.storage.support.world import opened, split
 from tests.support.turns import TurnCounter
 from whippet.app.client.batching import pack
-from whippet.app.shared_feeds import HANDED_OUT_BYTES, Cursor, Part, Piece, Position, SharedFeed, SharedFeeds
+from whippet.app.shared_feeds import BYTES_PER_ITERATION, Cursor, Part, Piece, Position, SharedFeed, SharedFeeds
 from whippet.storage.batch import messages
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionClosed
@@ -139,7 +139,7 @@ async def test_readers_get_the_error_of_a_failed_encoding(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stays", [True, False])
-@pytest.mark.parametrize(("size", "together"), [(1, 200), (HANDED_OUT_BYTES // 4, 4)])
+@pytest.mark.parametrize(("size", "together"), [(1, 200), (BYTES_PER_ITERATION // 4, 4)])
 async def test_many_readers_do_not_starve_the_event_loop(tmp_path: Path, stays: bool, size: int, together: int) -> None:
     """Those of two topics, which share the budget."""
 
