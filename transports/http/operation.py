@@ -135,10 +135,10 @@ class Call:
 
     async def poll(self, request: PollMessages) -> Polled:
         """Polls no more than the memory budget allows now."""
-        turn, most = self.response_reservation(), request.room or POLL_BYTES_MIN
-        bounded = reserve_poll(request, turn, most) or await wait_for_poll(request, turn)
+        reservation, most = self.response_reservation(), request.room or POLL_BYTES_MIN
+        bounded = reserve_poll(request, reservation, most) or await wait_for_poll(request, reservation)
         polled: Polled = await self.execute(bounded)
-        turn.hold(sum(map(len, polled.batches)))
+        reservation.hold(sum(map(len, polled.batches)))
         return polled
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ async def reading(
     receive: Receive,
     announced: int | None,
     limit: int,
-    room: Callable[[], Reservation],
+    reserve: Callable[[], Reservation],
     *,
     grows: bool = False,
     writable: bool = False,
@@ -46,16 +46,16 @@ async def reading(
     if announced is not None and announced <= FREE_BYTES and not grows:
         yield await read(receive, limit, writable=writable)
         return
-    turn = room()
-    turn.claim.is_unfinished = True
+    reservation = reserve()
+    reservation.claim.is_unfinished = True
     try:
-        body = await read(receive, limit, writable=writable, turn=turn, announced=announced)
-        turn.claim.is_unfinished = False
+        body = await read(receive, limit, writable=writable, reservation=reservation, announced=announced)
+        reservation.claim.is_unfinished = False
         if grows:
-            await turn.reserve(limit)
+            await reservation.reserve(limit)
         yield body
     finally:
-        turn.close()
+        reservation.close()
 
 
 async def read(
@@ -63,7 +63,7 @@ async def read(
     limit: int,
     *,
     writable: bool = False,
-    turn: Reservation | None = None,
+    reservation: Reservation | None = None,
     announced: int | None = None,
 ) -> Body:
     """Reserves memory as the body arrives: each time as much again as there is already."""
@@ -78,16 +78,22 @@ async def read(
         if size > limit:
             raise body_too_long(limit)
         parts.append(part)
-        if turn is not None and size > reserved:
-            turn.claim.count(size - reserved)
+        if reservation is not None and size > reserved:
+            reservation.claim.count(size - reserved)
             reserved = size
         if not message.get("more_body", False):
             if writable:
                 return bytearray().join(parts)
             return parts[0] if len(parts) == 1 else b"".join(parts)
-        if turn is not None and reserved == size:
+        if reservation is not None and reserved == size:
             left = max((limit if announced is None else announced) - size, 0)
-            reserved += await turn.reserve(step(size, left), left)
+            reserved += await reservation.reserve(step(size, left), left)
+
+
+async def until_disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def body_too_long(limit: int) -> Refused:

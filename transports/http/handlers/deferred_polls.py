@@ -20,10 +20,10 @@ from whippet.transports.http.forms import parameters, poll_formats
 from whippet.transports.http.forms.batch_decoder import PolledMessages
 from whippet.transports.http.forms.field_types import U32, U64, Name, check_u64
 from whippet.transports.http.forms.partition_context import NO_OWNER, Context
+from whippet.transports.http.forms.request_bodies import until_disconnected
 from whippet.transports.http.forms.responses import JSON, NO_STORE, VIEW, HttpResponse
 from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, Kind, strategy_of
 from whippet.transports.http.operation import Call
-from whippet.transports.http.serving.tail_writers import until_disconnected
 
 U32_MAX = 2**32 - 1
 NUMBER = "(0|[1-9][0-9]{0,18})"
@@ -89,16 +89,16 @@ async def poll(call: Call) -> HttpResponse:
         with call.api.waiting.reserved_by(call.login):
             await _until_over(call, wait)
     most = min(query.max_bytes - deferred_polls.POLL_HEAD_BYTES, answer_bytes * 3 // 4)
-    turn = call.response_reservation()
-    granted = reservations.reserve_response(turn, most)
-    room = await turn.wait() if granted is None else granted
+    reservation = call.response_reservation()
+    granted = reservations.reserve_response(reservation, most)
+    room = await reservation.wait() if granted is None else granted
     count = min(query.count, answer_bytes // FRAME_JSON_BYTES)
     found: responses.PolledAt = await call.execute(msgspec.structs.replace(request, room=room, count=count))
     body = await poll_formats.encode_json(call, found.polled)
     context = msgspec.json.encode(Context(found.incarnation, NO_OWNER, found.metadata_op))
     # In front of the other members, because the messages are encoded already.
     response = HttpResponse(HTTPStatus.OK, b'{"context":' + context + b"," + body[1:], (JSON, VIEW, NO_STORE))
-    turn.hold(len(response.body))
+    reservation.hold(len(response.body))
     return response
 
 

@@ -11,8 +11,8 @@ from whippet.app.commands import requests, responses
 from whippet.app.commands.messages import ReadPositions
 from whippet.app.config.formats import PERIOD, Invalid
 from whippet.transports.http.errors import Refused
+from whippet.transports.http.forms.request_bodies import until_disconnected
 from whippet.transports.http.operation import Call
-from whippet.transports.http.serving.tail_writers import until_disconnected
 
 
 def seconds_of(text: str, longest: float) -> float:

@@ -41,7 +41,7 @@ send has really reached."""
 LEVELS = {level.name.lower(): level for level in Durability}
 LEVEL_NAMES = {level: name.encode() for name, level in LEVELS.items()}
 
-PARAMETER_TYPES = {
+PARTITIONING_KINDS = {
     "balanced": PartitioningKind.BALANCED,
     "partition_id": PartitioningKind.PARTITION_ID,
     "messages_key": PartitioningKind.MESSAGES_KEY,
@@ -95,7 +95,7 @@ class StartQuery(msgspec.Struct, frozen=True):
     kind: Kind | UnsetType = UNSET
     """Where to start; the operation has a default."""
     value: U64 | UnsetType = UNSET
-    """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
+    """The offset, or the timestamp in microseconds, that `kind` needs; 0 if absent."""
     start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
     """For the kinds that need no value."""
     count: U32 = 10
@@ -139,26 +139,26 @@ async def send_messages(call: Call) -> HttpResponse:
     query: SendQuery = call.query
     body: NewMessages | EncodedBatches = call.body
     if isinstance(body, EncodedBatches):
-        to, ready = _destination(query), body
+        to, encoded = _destination(query), body
     else:
-        to, ready = _partitioning(body.partitioning), await _packed(call, body)
+        to, encoded = _partitioning(body.partitioning), await _encode(call, body)
     level = None if query.durability is UNSET else LEVELS[query.durability]
     request = requests.SendMessages(
-        call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
+        call.stream, call.topic, to, encoded.batches, encoded.checked, durability=level, producer=_producer(call)
     )
     if isinstance(body, NewMessages):
         partition_context.check(call, request, body.context)
     if query.ack == "none":
         # The client does not learn of a refusal after this.
         admit(call.api.gateway, call.session, requests.SendMessages, Destination(call.stream, call.topic))
-        turn = Reservation(call.api.budgets.bodies_of(call.session), free_bytes=0)
+        reservation = Reservation(call.api.budgets.bodies_of(call.session), free_bytes=0)
         size = sum(map(len, request.batches)) + UNACKNOWLEDGED_BYTES
         try:
-            await turn.reserve(size, size)
+            await reservation.reserve(size, size)
         except BaseException:
-            turn.close()
+            reservation.close()
             raise
-        call.api.run_in_background(_send_unacknowledged(call, request, turn))
+        call.api.run_in_background(_send_unacknowledged(call, request, reservation))
         return HttpResponse(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     try:
         return _confirmation(await call.execute(request))
@@ -182,7 +182,7 @@ def _producer(call: Call) -> Producer | None:
     return requests.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
 
 
-async def _packed(call: Call, body: NewMessages) -> EncodedBatches:
+async def _encode(call: Call, body: NewMessages) -> EncodedBatches:
     query: SendQuery = call.query
     for field in ("partition_id", "partition", "key"):
         if getattr(query, field) is not UNSET:
@@ -191,8 +191,8 @@ async def _packed(call: Call, body: NewMessages) -> EncodedBatches:
     if not body.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
     now, limits = call.api.gateway.clock(), call.api.batch_limits
-    made = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
-    return EncodedBatches((made.batch,), (made.checked,))
+    encoded = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
+    return EncodedBatches((encoded.batch,), (encoded.checked,))
 
 
 def _destination(query: SendQuery) -> Partitioning:
@@ -219,7 +219,7 @@ def _confirmation(sent: responses.Sent) -> HttpResponse:
     return HttpResponse(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([confirmation])), headers)
 
 
-async def _send_unacknowledged(call: Call, request: requests.SendMessages, turn: Reservation) -> None:
+async def _send_unacknowledged(call: Call, request: requests.SendMessages, reservation: Reservation) -> None:
     """Keeps its memory reserved until it is done, so that clients cannot send faster than the disk writes."""
     try:
         await call.execute(request)
@@ -228,11 +228,11 @@ async def _send_unacknowledged(call: Call, request: requests.SendMessages, turn:
     except Exception:  # noqa: BLE001 -- no client waits for the response
         _log.exception("%s: an unacknowledged send failed because of a defect", call.session.address)
     finally:
-        turn.close()
+        reservation.close()
 
 
 def _partitioning(body: PartitioningBody) -> Partitioning:
-    kind, value = PARAMETER_TYPES[body.kind], body.value
+    kind, value = PARTITIONING_KINDS[body.kind], body.value
     if kind is PartitioningKind.BALANCED:
         if len(value) > KEY_BYTES_MAX:
             raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)

@@ -32,11 +32,12 @@ from whippet.storage.errors import StorageError
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.errors import limit_reached
 from whippet.transports.http.forms.events import EventFormat, chunk, event_encoder, event_id
+from whippet.transports.http.forms.request_bodies import until_disconnected
 from whippet.transports.http.forms.responses import NO_STORE, VIEW, Headers
 from whippet.transports.http.operation import Call
 from whippet.transports.http.serving import authentication
 from whippet.transports.http.serving.protocol import CONNECTION, Protocol
-from whippet.transports.http.serving.tail_writers import AsgiWriter, ConnectionWriter, TailWriter, until_disconnected
+from whippet.transports.http.serving.tail_writers import AsgiWriter, ConnectionWriter, TailWriter
 from whippet.transports.reservations import POLL_BYTES_MIN
 
 _log = logging.getLogger(__name__)

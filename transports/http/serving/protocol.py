@@ -370,13 +370,13 @@ class Protocol(HttpToolsProtocol):
 
     def _become_websocket(self, rest: bytes) -> None:
         assert self.listener.websockets is not None
-        if self._is_answering():
+        if self._is_responding():
             raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade must wait for the responses to earlier requests")
         if rest:
             raise Refused(HTTPStatus.BAD_REQUEST, "A client must not send anything before the response to its upgrade")
         path, _, query = self.url.decode("latin-1").partition("?")
         method, version = self.scope["method"], self.scope["http_version"]
-        response, talk = self.listener.websockets.upgrade(
+        response, protocol = self.listener.websockets.upgrade(
             Upgrade(method, path, query, self.headers, version, self.scheme or "http", self.listener.address)
         )
         transport = self._transport
@@ -385,9 +385,9 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.LINGERING
         # The event loop checks the type of a protocol when it starts reading.
         transport.pause_reading()
-        transport.set_protocol(talk)
+        transport.set_protocol(protocol)
         transport.write(response)
-        talk.connection_made(transport)
+        protocol.connection_made(transport)
         if not transport.is_closing():
             transport.resume_reading()
 
@@ -404,7 +404,7 @@ class Protocol(HttpToolsProtocol):
         match self.phase:
             case Phase.WORKING | Phase.ENDING:
                 return
-            case Phase.HEADERS if self._is_answering():
+            case Phase.HEADERS if self._is_responding():
                 # It is pipelined: earlier requests are in progress.
                 self._deadline = now + self.listener.limits.headers_time
             case Phase.HEADERS if now > self._deadline:
@@ -424,7 +424,7 @@ class Protocol(HttpToolsProtocol):
 
     # ------------------------------------------------------------------------------------------------- refusals
 
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _headers_too_large(self, limit: str) -> Refused:
@@ -441,7 +441,7 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Sends the refusal if possible, and ends the connection."""
         _log.debug("%s: %s", self.client, refused.reason)
-        cycle = self.cycle if self._is_answering() else None
+        cycle = self.cycle if self._is_responding() else None
         if cycle is not None and (self.phase is not Phase.BODY or self.pipeline):
             # Earlier requests are in progress: they are finished, and then the connection ends.
             if self.phase is Phase.BODY:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol as Interface
 
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from whippet.transports.http.serving.protocol import Protocol
 
@@ -81,9 +81,3 @@ class AsgiWriter:
 
     def can_finish(self) -> bool:
         return not self._unsent
-
-
-async def until_disconnected(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
