@@ -76,7 +76,7 @@ class Gateway:
         self.machine = Machine()
         self.log_files: LogFiles | None = None
         """Set by app/server.py when the log is also written to files."""
-        self.described_config = ""
+        self.config_text = ""
         """The effective configuration as text with secrets masked, for snapshots."""
         self.started_at = clock()
         self.deduplication = Deduplication(config.system)
@@ -98,9 +98,9 @@ class Gateway:
         self.refused_protocols: dict[tuple[str, int], None] = {}
         """The last addresses and protocol versions of clients that were refused: each is logged once."""
         self.unique_numbers = UniqueNumbers(store.numbers_reserved, clock(), store.reserve_numbers)
-        self.changing = asyncio.Lock()
+        self.catalogue_lock = asyncio.Lock()
         """Held while the catalogue changes, so that a name is looked up and taken in one step."""
-        self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+        self.snapshot_pool = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         """Any logged-in user may request a snapshot. They are created one after the other, on one thread, because the C
         library keeps for each thread the memory that compression needs."""
         self.known_logins: KnownLogins | None = None
@@ -142,7 +142,7 @@ class Gateway:
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
-        self.snapshots.shutdown(cancel_futures=True)
+        self.snapshot_pool.shutdown(cancel_futures=True)
         self.users.close()
         if self.known_logins is not None:
             await self.known_logins.close()

@@ -104,7 +104,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
                 gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
                 gateway.readiness, gateway.measurements = readiness, measurements
                 gateway.log_files = log_files
-                gateway.described_config = render.toml(loaded)
+                gateway.config_text = render.toml(loaded)
                 gateway.start_chores()
                 freeze_live_objects()
                 try:

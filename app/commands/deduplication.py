@@ -76,33 +76,33 @@ class Deduplication:
         """Returns None if the whole batch was duplicates."""
         if checked is None:
             checked = partition.check(batch)
-        window, taken = await self._take(partition, bounds, batch, checked, now)
+        window, pending = await self._begin_write(partition, bounds, batch, checked, now)
         decided_at = None
         try:
             appended = None
-            if len(taken.new):
-                if len(taken.new) < checked.message_count:
-                    batch, checked = _only(batch, taken.new.tolist()), None
+            if len(pending.new):
+                if len(pending.new) < checked.message_count:
+                    batch, checked = _only(batch, pending.new.tolist()), None
                 if producer is None:
                     appended = await partition.append(batch, durability, checked=checked)
                 else:
                     appended = await partition.append_once(batch, producer, durability, checked=checked)
             decided_at = now
         finally:
-            window.end_write(taken, decided_at)
+            window.end_write(pending, decided_at)
         return appended
 
-    async def _take(
+    async def _begin_write(
         self, partition: Partition, bounds: Bounds, batch: Writable, checked: batches.Checked, now: int
     ) -> tuple[DeduplicationWindow, PendingWrite]:
         ids = batches.ids(batch, checked.frames)
         while True:
             window = await self._window(partition, bounds, now)
-            taken = window.begin_write(ids, now)
-            if isinstance(taken, PendingWrite):
-                self.left_out += checked.message_count - len(taken.new)
+            pending = window.begin_write(ids, now)
+            if isinstance(pending, PendingWrite):
+                self.left_out += checked.message_count - len(pending.new)
                 return window, taken
-            await asyncio.shield(taken)
+            await asyncio.shield(pending)
 
     def forget(self, partitions: Sequence[Partition | None]) -> None:
         """Forgets the ids of partitions that were purged, removed, or are no longer deduplicated."""

@@ -41,7 +41,7 @@ async def send_messages(
 ) -> responses.Sent:
     """All batches of one request go to one partition, in order."""
     if request.producer is not None:
-        return await _send_once(gateway, request, target, _owned(request.producer, session))
+        return await _send_numbered(gateway, request, target, _with_owner(request.producer, session))
     topic = target.topic
     partition_id = _choose_partition(topic, request.partitioning)
     partition = find_partition(target, partition_id)
@@ -85,7 +85,7 @@ async def _all_duplicates(partition: Partition, durability: Durability | None) -
     return first, level
 
 
-def _owned(producer: Producer, session: Session) -> Producer:
+def _with_owner(producer: Producer, session: Session) -> Producer:
     """A producer id belongs to the user who sends under it: other users cannot fence that producer off or repeat its
     sends."""
     if session.login is None:
@@ -94,7 +94,7 @@ def _owned(producer: Producer, session: Session) -> Producer:
     return msgspec.structs.replace(producer, owner=owner)
 
 
-async def _send_once(
+async def _send_numbered(
     gateway: Gateway, request: requests.SendMessages, target: Target, producer: Producer
 ) -> responses.Sent:
     if len(request.batches) != 1:

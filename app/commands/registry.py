@@ -259,7 +259,7 @@ async def _execute_change(gateway: Gateway, session: Session, command: Command, 
     taken."""
     login = session.login
     user = current_user(gateway, login)
-    async with gateway.changing:
+    async with gateway.catalogue_lock:
         target = _authorize(gateway, command, request, login)
         if target is None:
             return None

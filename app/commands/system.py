@@ -71,9 +71,9 @@ async def get_snapshot(
     parts = snapshot.chosen(request.types)
     compression = snapshot.zip_method(request.compression)
     log_folder = None if gateway.log_files is None else gateway.log_files.folder
-    server = snapshot.Server(gateway.store.options.path, log_folder, gateway.described_config)
+    server = snapshot.Server(gateway.store.options.path, log_folder, gateway.config_text)
     content = await asyncio.get_running_loop().run_in_executor(
-        gateway.snapshots, snapshot.make, parts, compression, server
+        gateway.snapshot_pool, snapshot.make, parts, compression, server
     )
     return responses.Snapshot(content)
 

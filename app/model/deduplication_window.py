@@ -73,18 +73,18 @@ class DeduplicationWindow:
                 return other.done
         new, added = _new(ids, numbers)
         start = self._ids.add(added)
-        taken = PendingWrite(new, start, start + len(added), asyncio.get_running_loop().create_future())
-        self._pending.append(taken)
-        return taken
+        pending = PendingWrite(new, start, start + len(added), asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
+        return pending
 
-    def end_write(self, taken: PendingWrite, now: int | None) -> None:
+    def end_write(self, pending: PendingWrite, now: int | None) -> None:
         """Reports that the messages were appended at `now`, or that they were not (None)."""
-        self._pending = [one for one in self._pending if one is not taken]
+        self._pending = [one for one in self._pending if one is not pending]
         if now is None:
-            self._ids.strike_out(taken.start, taken.end)
+            self._ids.strike_out(pending.start, pending.end)
         else:
             self._record_time(now)
-        taken.done.set_result(None)
+        pending.done.set_result(None)
         self._keep_bounds()
 
     def fill(self, ids: Ids, appended_at: int) -> None:
@@ -114,7 +114,7 @@ class DeduplicationWindow:
     @property
     def _settled_end(self) -> int:
         """Ids with lower numbers are not pending."""
-        return min((taken.start for taken in self._pending), default=self._ids.end)
+        return min((pending.start for pending in self._pending), default=self._ids.end)
 
 
 def _new(ids: Ids, numbers: Numbers) -> tuple[Numbers, Ids]:

@@ -117,7 +117,7 @@ async def test_the_caller_is_checked_again_after_waiting_for_the_catalogue(tmp_p
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_streams=True))
         alice = await made.logged_in("alice")
-        async with made.gateway.changing:
+        async with made.gateway.catalogue_lock:
             asked = asyncio.create_task(refusal(alice.ask(requests.CreateStream("hers"))))
             await settled()
             await take_away(made, how)

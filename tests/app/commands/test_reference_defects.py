@@ -78,5 +78,5 @@ async def test_17_a_snapshot_has_each_part_once_and_is_created_on_one_thread(
             assert len(zipfile.ZipFile(io.BytesIO(taken.content)).namelist()) == 1
         everything = await alice.ask(requests.GetSnapshot(5, (100,)))
         assert len(zipfile.ZipFile(io.BytesIO(everything.content)).namelist()) == 5
-        assert made.gateway.snapshots._max_workers == 1
-        made.gateway.snapshots.shutdown()
+        assert made.gateway.snapshot_pool._max_workers == 1
+        made.gateway.snapshot_pool.shutdown()
