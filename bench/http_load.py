@@ -282,9 +282,9 @@ def stall(job: Stall) -> Outcome:
     seconds = time.perf_counter() - start
     events, _, end = received.rpartition(b"event: end\n")
     count = events.count(b"\ndata: ")
-    said = re.search(rb'"code":"stalled".*"last_offsets":\{"0":(\d+)\}', end)
+    ended = re.search(rb'"code":"stalled".*"last_offsets":\{"0":(\d+)\}', end)
     began = re.search(rb"\nid: 0:(\d+)", first)
-    if said is None or began is None or int(said[1]) + 1 - int(began[1]) != count:
+    if ended is None or began is None or int(ended[1]) + 1 - int(began[1]) != count:
         raise Refused(f"the stalled tail had {count} events, and its end event was {bytes(end[:300])!r}")
     return Outcome(seconds, count)
 

@@ -70,8 +70,8 @@ def header(first: int, size: int) -> bytes:
     return bytes((first, 0x80 | 127)) + size.to_bytes(8, "big") + bytes(4)
 
 
-def text(said: object) -> bytes:
-    content = json.dumps(said).encode()
+def text_frame(message: object) -> bytes:
+    content = json.dumps(message).encode()
     return header(TEXT, len(content)) + content
 
 
@@ -87,12 +87,12 @@ class Link:
         self._link = socket.create_connection(("127.0.0.1", place.port))
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._link.sendall(handshake(place, "/"))
-        said = b""
-        while b"\r\n\r\n" not in said:
-            said += self._more(1 << 16)
-        if not said.startswith(b"HTTP/1.1 101"):
-            raise Refused(f"no upgrade: {said[:300]!r}")
-        self._rest = said.partition(b"\r\n\r\n")[2]
+        response = b""
+        while b"\r\n\r\n" not in response:
+            response += self._more(1 << 16)
+        if not response.startswith(b"HTTP/1.1 101"):
+            raise Refused(f"no upgrade: {response[:300]!r}")
+        self._rest = response.partition(b"\r\n\r\n")[2]
 
     def _more(self, size: int) -> bytes:
         found = self._link.recv(size)
@@ -201,8 +201,8 @@ class Subscriber(asyncio.Protocol):
             data = self._rest + data
         at = data.find(PAYLOAD)
         if at >= 0 and len(data) >= at + len(PAYLOAD) + TIME_BYTES:
-            said = base64.b64decode(data[at + len(PAYLOAD) : at + len(PAYLOAD) + TIME_BYTES])
-            deliveries.latencies.append((now - int(said)) / 1000)
+            sent_ns = base64.b64decode(data[at + len(PAYLOAD) : at + len(PAYLOAD) + TIME_BYTES])
+            deliveries.latencies.append((now - int(sent_ns)) / 1000)
         self.received += data.count(PAYLOAD)
         self._rest = data[1 - len(PAYLOAD) :]
         if self.received >= deliveries.expected:
@@ -216,7 +216,9 @@ class Subscriber(asyncio.Protocol):
             if not self._rest.startswith(b"HTTP/1.1 101"):
                 self._deliveries.fail(f"no upgrade: {self._rest[:300]!r}")
             self._transport.write(
-                text({"id": 1, "cmd": "subscribe", "to": "topic", "stream": "bench", "topic": "fan", "credit": CREDIT})
+                text_frame(
+                    {"id": 1, "cmd": "subscribe", "to": "topic", "stream": "bench", "topic": "fan", "credit": CREDIT}
+                )
             )
             self._awaits, self._rest = b'"ok":', b""
             return
@@ -229,7 +231,7 @@ class Subscriber(asyncio.Protocol):
 
 def message(place: Place) -> bytes:
     now = base64.b64encode(str(time.perf_counter_ns()).zfill(TIME_DIGITS).encode()).decode()
-    said = {
+    command = {
         "id": 1,
         "cmd": "send_messages",
         "stream": "bench",
@@ -237,7 +239,7 @@ def message(place: Place) -> bytes:
         "partitioning": {"kind": "balanced", "value": ""},
         "messages": [{"id": 0, "payload": now}],
     }
-    content = json.dumps(said, separators=(",", ":")).encode()
+    content = json.dumps(command, separators=(",", ":")).encode()
     return header(TEXT, len(content)) + content
 
 

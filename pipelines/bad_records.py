@@ -113,7 +113,7 @@ class BadRecords:
         batch_markers.store(gateway.session, writer, batch)
 
     def _headers(self) -> Column:
-        said = {
+        values = {
             "reason": F.col("reason"),
             "pipeline": F.lit(self._pipeline),
             "step": F.col("step"),
@@ -126,7 +126,7 @@ class BadRecords:
             F.struct(
                 F.lit(name).alias("key"), _short(value).cast("binary").alias("value"), F.lit("string").alias("kind")
             )
-            for name, value in said.items()
+            for name, value in values.items()
         ]
         return F.filter(F.array(*entries), lambda entry: F.length(entry["value"]) > 0)
 

@@ -32,11 +32,11 @@ def lines(pipeline: Pipeline, *, inspect: bool) -> Iterator[str]:
     yield from _part("source", pipeline.source, shown["source"], SOURCES)
     if inspect:
         yield from _found("[source]", pipeline.source, pipeline)
-    for number, (each, said) in enumerate(zip(pipeline.transforms, _transforms(shown), strict=True), start=1):
-        yield from _part(f"transform {number}", each, said, TRANSFORMS)
+    for number, (each, raw) in enumerate(zip(pipeline.transforms, _transforms(shown), strict=True), start=1):
+        yield from _part(f"transform {number}", each, raw, TRANSFORMS)
     placed = zip(pipeline.placed_sinks, _sinks(shown), strict=True)
-    for number, ((place, sink), said) in enumerate(placed, start=1):
-        yield from _part(f"sink {number}" if len(pipeline.sinks) > 1 else "sink", sink, said, SINKS)
+    for number, ((place, sink), raw) in enumerate(placed, start=1):
+        yield from _part(f"sink {number}" if len(pipeline.sinks) > 1 else "sink", sink, raw, SINKS)
         if inspect:
             yield from _found(place, sink, pipeline)
         yield f"{INDENT * 2}{sink.DELIVERY}"
@@ -64,10 +64,10 @@ def _type(kind: Any) -> str:
     return "struct<...>" if isinstance(kind, StructType) and len(kind) > 5 else str(kind.simpleString())
 
 
-def _part(title: str, table: Any, said: Mapping[str, Any], tables: Mapping[str, type[Any]]) -> Iterator[str]:
+def _part(title: str, table: Any, raw: Mapping[str, Any], tables: Mapping[str, type[Any]]) -> Iterator[str]:
     yield f"{INDENT}{title}: {table.TYPE}"
     known = keys(tables[table.TYPE])
-    for name, value in said.items():
+    for name, value in raw.items():
         if name not in ("type", "enabled"):
             yield f"{INDENT * 2}{name} = {_value(value, is_secret=known[name].kind is SECRET)}"
 
@@ -103,8 +103,8 @@ def _bad_records(pipeline: Pipeline) -> str:
 
 
 def _transforms(shown: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    said = shown.get("transforms", [])
-    found = [{"type": name, **each} for name, each in said.items()] if isinstance(said, dict) else said
+    raw = shown.get("transforms", [])
+    found = [{"type": name, **each} for name, each in raw.items()] if isinstance(raw, dict) else raw
     return [each for each in found if each.get("enabled", True)]
 
 

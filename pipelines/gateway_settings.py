@@ -35,10 +35,10 @@ class GatewaySettings:
     tls: Tls = key(table_of(Tls), "see below", Tls(), shown="")
 
     def __post_init__(self) -> None:
-        decode(self._said)
+        decode(self._option_values)
 
     @property
-    def _said(self) -> dict[str, str]:
+    def _option_values(self) -> dict[str, str]:
         scheme = "https" if self.tls.enabled else "http"
         urls = (each if "://" in each else f"{scheme}://{each.strip()}" for each in self.address.split(","))
         found = {"url": ",".join(urls), "http.retries": RETRIES}
@@ -51,7 +51,7 @@ class GatewaySettings:
     @property
     def access(self) -> Access:
         """Includes what the environment sets; other Spark processes may have another environment."""
-        return decode(self._said).access
+        return decode(self._option_values).access
 
     @property
     def resolved(self) -> GatewaySettings:
@@ -64,7 +64,7 @@ class GatewaySettings:
         """Options for the data source."""
         access = self.access
         name = {} if access.username is None else {"username": access.username}
-        return self._said | name | _texts({"password": access.password, "token": access.token})
+        return self._option_values | name | _texts({"password": access.password, "token": access.token})
 
     @property
     def session(self) -> Session:

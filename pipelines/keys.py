@@ -95,18 +95,18 @@ def toml_text(value: Any) -> str:
 # ---------------------------------------------------------------------------------------------------- reading a table
 
 
-def decode(table: type[T], said: Any, place: str) -> T:
+def decode(table: type[T], raw: Any, place: str) -> T:
     """Decodes a table of the file, or raises FileError. `place` says where it is, such as [source]."""
-    if not isinstance(said, dict):
+    if not isinstance(raw, dict):
         raise FileError(f"{place}: a table is needed")
     known = keys(table)
-    for name in said:
+    for name in raw:
         if name not in known:
             raise FileError(f"{place}: {_unknown(name, known, getattr(table, 'UNSUPPORTED', {}))}")
     found = {}
     for field in dataclasses.fields(table):
-        if field.name in said:
-            found[field.name] = _value(known[field.name].kind, field.name, said[field.name], place)
+        if field.name in raw:
+            found[field.name] = _value(known[field.name].kind, field.name, raw[field.name], place)
         elif field.default is MISSING:
             raise FileError(f"{place}: key '{field.name}' is required: {known[field.name].meaning}")
     try:
@@ -115,18 +115,18 @@ def decode(table: type[T], said: Any, place: str) -> T:
         raise FileError(f"{place}: {error}") from None
 
 
-def _value(kind: Kind, name: str, said: Any, place: str) -> Any:
+def _value(kind: Kind, name: str, raw: Any, place: str) -> Any:
     if kind.table is not None:
         inner = f"{place[:-1]}.{name}]" if place.endswith("]") else f"{place}, {name}"
         if not kind.is_list:
-            return decode(kind.table, said, inner)
-        if not isinstance(said, list):
+            return decode(kind.table, raw, inner)
+        if not isinstance(raw, list):
             raise FileError(f"{inner}: {kind.needs} is needed")
-        return tuple(decode(kind.table, each, f"{inner} {number}") for number, each in enumerate(said, start=1))
+        return tuple(decode(kind.table, each, f"{inner} {number}") for number, each in enumerate(raw, start=1))
     try:
-        return kind.parse(said)
+        return kind.parse(raw)
     except (ValueError, OptionError) as error:
-        shown = "" if kind is SECRET else f" {toml_text(said)}:"
+        shown = "" if kind is SECRET else f" {toml_text(raw)}:"
         raise FileError(f"{place}: key '{name}':{shown} {str(error) or f'{kind.needs} is needed'}") from None
 
 
@@ -138,13 +138,13 @@ def _unknown(name: str, known: Mapping[str, Key], not_here: Mapping[str, str]) -
     return f"key '{name}' is unknown; {hint}"
 
 
-def choose_type(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
+def choose_type(tables: Mapping[str, type[T]], raw: Any, place: str) -> type[T]:
     """Returns the table that `type` names."""
-    if not isinstance(said, dict):
+    if not isinstance(raw, dict):
         raise FileError(f"{place}: a table is needed")
-    if "type" not in said:
+    if "type" not in raw:
         raise FileError(f"{place}: key 'type' is required: one of {', '.join(tables)}")
-    name = said["type"]
+    name = raw["type"]
     if not isinstance(name, str) or name not in tables:
         near = difflib.get_close_matches(str(name), tables, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else f"the types are: {', '.join(tables)}"

@@ -32,16 +32,16 @@ class State:
     path: str = keys.key(STRING, "a folder, with a subfolder for each pipeline, named after its key", "local_state")
 
 
-def _conf(said: Any) -> dict[str, str]:
+def _conf(raw: Any) -> dict[str, str]:
     """Flattens spark.* to strings: {"driver": {"memory": "2g"}} is spark.driver.memory."""
-    if not isinstance(said, dict):
+    if not isinstance(raw, dict):
         raise InvalidValue
-    return dict(_flat("spark", said))
+    return dict(_flat("spark", raw))
 
 
-def _flat(prefix: str, said: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _flat(prefix: str, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = []
-    for name, value in said.items():
+    for name, value in raw.items():
         whole = name if name.startswith("spark.") else f"{prefix}.{name}"
         found += (
             _flat(whole, value)
@@ -122,27 +122,27 @@ def read(text: str, path: str = "", environ: Mapping[str, str] = os.environ) -> 
     except tomllib.TOMLDecodeError as error:
         raise FileError(f"it is not TOML: {error}") from None
     variables = _Variables(environ)
-    said = variables.fill(shown)
-    for name in said:
+    raw = variables.fill(shown)
+    for name in raw:
         if name not in TABLES and name not in TOP:
             raise FileError(_unknown(name))
-    top = decode(TopLevel, {name: value for name, value in said.items() if name in TOP}, "the file")
-    found = _whole(said, shown, top, path)
+    top = decode(TopLevel, {name: value for name, value in raw.items() if name in TOP}, "the file")
+    found = _whole(raw, shown, top, path)
     tables = [found.iggy.access, found.source, *found.sinks]
     return replace(found, secrets=tuple(secrets.find_secrets(tables, variables.used)))
 
 
-def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: str) -> Pipeline:
-    iggy = decode(GatewaySettings, said.get("iggy", {}), "[iggy]")
-    state = decode(State, said.get("state", {}), "[state]")
-    source = _part(SOURCES, _needed(said, "source"), "[source]")
-    transforms = tuple(each for each in _transforms(said.get("transforms", [])) if each.enabled)
-    sinks = tuple(_part(SINKS, each, place) for place, each in _sinks(said))
-    dead_letter = decode(DeadLetter, said["dead_letter"], "[dead_letter]") if "dead_letter" in said else None
-    if dead_letter is not None and "on_error" in said:
+def _whole(raw: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: str) -> Pipeline:
+    iggy = decode(GatewaySettings, raw.get("iggy", {}), "[iggy]")
+    state = decode(State, raw.get("state", {}), "[state]")
+    source = _part(SOURCES, _needed(raw, "source"), "[source]")
+    transforms = tuple(each for each in _transforms(raw.get("transforms", [])) if each.enabled)
+    sinks = tuple(_part(SINKS, each, place) for place, each in _sinks(raw))
+    dead_letter = decode(DeadLetter, raw["dead_letter"], "[dead_letter]") if "dead_letter" in raw else None
+    if dead_letter is not None and "on_error" in raw:
         raise FileError("key 'on_error' has no effect with [dead_letter]: bad records go there; leave out one of them")
     try:
-        spark = _conf(said.get("spark", {}))
+        spark = _conf(raw.get("spark", {}))
     except ValueError:
         raise FileError('[spark]: a table is needed, with settings such as driver.memory = "2g"') from None
     return Pipeline(
@@ -162,35 +162,35 @@ def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: 
     )
 
 
-def _needed(said: Mapping[str, Any], name: str) -> Any:
-    if name not in said:
+def _needed(raw: Mapping[str, Any], name: str) -> Any:
+    if name not in raw:
         raise FileError(f"table [{name}] is required")
-    return said[name]
+    return raw[name]
 
 
-def _part(tables: Mapping[str, type[Any]], said: Any, place: str) -> Any:
-    table = choose_type(tables, said, place)
-    named = f"{place} ({said['type']})" if place != "[source]" else place
-    return decode(table, {name: value for name, value in said.items() if name != "type"}, named)
+def _part(tables: Mapping[str, type[Any]], raw: Any, place: str) -> Any:
+    table = choose_type(tables, raw, place)
+    named = f"{place} ({raw['type']})" if place != "[source]" else place
+    return decode(table, {name: value for name, value in raw.items() if name != "type"}, named)
 
 
-def _transforms(said: Any) -> list[Transform]:
+def _transforms(raw: Any) -> list[Transform]:
     """Accepts a list of tables or, like the connectors, one table per type; both keep the order of the file."""
-    if isinstance(said, dict):
-        tables = [({"type": name, **each} if isinstance(each, dict) else each) for name, each in said.items()]
-    elif isinstance(said, list):
-        tables = said
+    if isinstance(raw, dict):
+        tables = [({"type": name, **each} if isinstance(each, dict) else each) for name, each in raw.items()]
+    elif isinstance(raw, list):
+        tables = raw
     else:
         raise FileError("[[transforms]]: a list of tables is needed")
     return [_part(TRANSFORMS, each, f"[[transforms]] {number}") for number, each in enumerate(tables, start=1)]
 
 
-def _sinks(said: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    if "sink" in said and "sinks" in said:
+def _sinks(raw: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if "sink" in raw and "sinks" in raw:
         raise FileError("tables [sink] and [[sinks]]: use only one of them; several sinks are [[sinks]]")
-    if "sink" in said:
-        return [("[sink]", said["sink"])]
-    found = _needed(said, "sinks") if "sinks" in said else None
+    if "sink" in raw:
+        return [("[sink]", raw["sink"])]
+    found = _needed(raw, "sinks") if "sinks" in raw else None
     if not isinstance(found, list) or not found:
         raise FileError("table [sink] is required, or several [[sinks]]")
     return [(f"[[sinks]] {number}", each) for number, each in enumerate(found, start=1)]

@@ -121,9 +121,9 @@ _OF_COPY = re.compile(r"^COPY whippet_\w+, line \d+(?:, )?")
 def error_text(error: Any) -> str:
     """Returns the first line of an error, and its detail or the column."""
     diagnosis = getattr(error, "diag", None)
-    said = (diagnosis.message_primary if diagnosis else None) or str(error).strip().splitlines()[0]
+    message = (diagnosis.message_primary if diagnosis else None) or str(error).strip().splitlines()[0]
     more = _OF_COPY.sub("", diagnosis.message_detail or diagnosis.context or "") if diagnosis else None
-    return f"{said} ({more})" if more else said
+    return f"{message} ({more})" if more else message
 
 
 def identifier(*names: str) -> Any:

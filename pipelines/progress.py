@@ -58,7 +58,7 @@ def _behind(source: dict[str, Any]) -> int | None:
     return sum(offsets.behind(ends[0], ends[1]))
 
 
-def _offsets(said: Any) -> Any:
-    found = json.loads(said) if isinstance(said, str) else said
+def _offsets(value: Any) -> Any:
+    found = json.loads(value) if isinstance(value, str) else value
     is_ours = isinstance(found, dict) and found and all(isinstance(each, dict) for each in found.values())
     return found if is_ours else None

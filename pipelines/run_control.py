@@ -116,8 +116,8 @@ class ConnectBatchControl:
         return self._query_id
 
     def report(self, status: RunStatus) -> None:
-        said = {name: value for name, value in asdict(status).items() if name != "failure"}
-        self._session.conf.set(STATUS, json.dumps(said))
+        values = {name: value for name, value in asdict(status).items() if name != "failure"}
+        self._session.conf.set(STATUS, json.dumps(values))
 
     @cached_property
     def _query_id(self) -> str:

@@ -67,10 +67,10 @@ class CombinedBackend:
 
     def _check_same(self, topic: str) -> None:
         """Raises OptionError if the files belong to an earlier topic of that name, or to another server."""
-        noted, said = self._folder.document(topic), self._gateway.document(topic)
-        if noted is None or said is None or "created_at" not in noted or "created_at" not in said:
+        on_disk, on_gateway = self._folder.document(topic), self._gateway.document(topic)
+        if on_disk is None or on_gateway is None or "created_at" not in on_disk or "created_at" not in on_gateway:
             return
-        if noted["created_at"] != said["created_at"]:
+        if on_disk["created_at"] != on_gateway["created_at"]:
             raise OptionError(
                 f"option 'path': the files of {topic} belong to another topic than the gateway's; "
                 "use the data folder of this gateway"

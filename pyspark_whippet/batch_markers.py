@@ -31,8 +31,8 @@ def last_batch(session: Session, query: str) -> int | None:
 
 
 def _batch_of(found: Messages, query: str) -> int | None:
-    said = json.loads(bytes(found.payloads))
-    return int(said["batch"]) if said.get("query") == query else None
+    marker = json.loads(bytes(found.payloads))
+    return int(marker["batch"]) if marker.get("query") == query else None
 
 
 def store(session: Session, query: str, batch: int) -> None:

@@ -250,14 +250,14 @@ def reverse_ids(ids: Array) -> Array:
 
 def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
     """Raises BadBatch if a checksum does not match."""
-    said = np.ascontiguousarray(heads["checksum"])
+    expected = np.ascontiguousarray(heads["checksum"])
     hashes = np.fromiter(map(xxh3, _frames(view, found, where, ends)), dtype="<u8", count=len(where))
     messages = np.cumsum(found.counts)
-    wrong = np.flatnonzero(hashes != said)
+    wrong = np.flatnonzero(hashes != expected)
     if len(wrong):
         batch = int(np.searchsorted(messages, wrong[0], side="right"))
         raise BadBatch(found.starts[batch], "the checksum of a message is wrong")
-    sums, last = memoryview(said.tobytes()), 0
+    sums, last = memoryview(expected.tobytes()), 0
     for start, end in zip(found.starts, (8 * messages).tolist(), strict=True):
         head = b"".join((view[start : start + 40], view[start + 48 : start + 52], sums[last:end]))
         if xxh3(head) != CHECKSUM.unpack_from(view, start + 40)[0]:

@@ -43,12 +43,12 @@ def window_of(details: Mapping[str, Any]) -> Window | None:
     options = details.get("options")
     if not isinstance(options, dict):
         return None
-    said = {name: str(option.get("value")) for name, option in options.items()}
-    if said.get(SWITCH) != "true":
+    values = {name: str(option.get("value")) for name, option in options.items()}
+    if values.get(SWITCH) != "true":
         return OFF
-    expiry_us = int(said.get(EXPIRY, UNLIMITED))
+    expiry_us = int(values.get(EXPIRY, UNLIMITED))
     expiry_s = math.inf if expiry_us == UNLIMITED else expiry_us / 1_000_000
-    return Window(int(said.get(ENTRIES, UNLIMITED)), expiry_s)
+    return Window(int(values.get(ENTRIES, UNLIMITED)), expiry_s)
 
 
 def warning(topic: str, window: Window | None, most: int) -> str | None:

@@ -96,14 +96,14 @@ def lag_of(progress: dict[str, Any]) -> Lag | None:
     )
 
 
-def _offsets(said: Any) -> Any:
+def _offsets(value: Any) -> Any:
     """Returns the offsets if they are those of our source, or None."""
-    if isinstance(said, str):
+    if isinstance(value, str):
         try:
-            said = json.loads(said)
+            value = json.loads(value)
         except ValueError:
             return None
-    if not isinstance(said, dict) or not all(isinstance(each, dict) for each in said.values()):
+    if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
         return None
-    whole = all(isinstance(offset, int) for each in said.values() for offset in each.values())
-    return said if whole and all("/" in topic for topic in said) else None
+    whole = all(isinstance(offset, int) for each in value.values() for offset in each.values())
+    return value if whole and all("/" in topic for topic in value) else None

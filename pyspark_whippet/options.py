@@ -106,15 +106,15 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
         elif key.lower() not in SPARK_OPTIONS:
             raise _unknown(key)
     names = frozenset(found)
-    said = {TABLE[name].field: value for name, value in found.items() if name not in ACCESS}
-    starting = _point("starting", said)
-    ending = _point("ending", said)
+    fields = {TABLE[name].field: value for name, value in found.items() if name not in ACCESS}
+    starting = _point("starting", fields)
+    ending = _point("ending", fields)
     checkpoint = {key.lower(): text for key, text in given.items()}.get("checkpointlocation")
     access = _access(found, environ)
-    _check_ids(said)
-    if said.get("value_format") == "avro" and "value_schema" in said:
-        said["value_schema"] = _avro_schema(said["value_schema"])
-    return Settings(access=access, names=names, starting=starting, ending=ending, checkpoint=checkpoint, **said)
+    _check_ids(fields)
+    if fields.get("value_format") == "avro" and "value_schema" in fields:
+        fields["value_schema"] = _avro_schema(fields["value_schema"])
+    return Settings(access=access, names=names, starting=starting, ending=ending, checkpoint=checkpoint, **fields)
 
 
 def _check_place(given: Mapping[str, str]) -> None:
@@ -135,8 +135,8 @@ def _parse(name: str, text: str) -> Any:
     try:
         return TABLE[name].parse(text)
     except ValueError as error:
-        said = "" if name in ENVIRONMENT or name == "url" else f" {text!r}:"
-        raise OptionError(f"option '{name}':{said} {error}") from None
+        shown = "" if name in ENVIRONMENT or name == "url" else f" {text!r}:"
+        raise OptionError(f"option '{name}':{shown} {error}") from None
 
 
 def _unknown(key: str) -> OptionError:
@@ -150,28 +150,28 @@ def _unknown(key: str) -> OptionError:
 
 
 def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
-    said = {ACCESS[name].field: value for name, value in found.items() if name in ACCESS}
-    if not {"token", "username", "password"} & said.keys():
+    fields = {ACCESS[name].field: value for name, value in found.items() if name in ACCESS}
+    if not {"token", "username", "password"} & fields.keys():
         for name, variable in ENVIRONMENT.items():
             if environ.get(variable):
-                said[name] = _parse(name, environ[variable])
-    said.setdefault("urls", parsers.urls(DEFAULT_URL))
-    if "token" in said and "username" in found:
+                fields[name] = _parse(name, environ[variable])
+    fields.setdefault("urls", parsers.urls(DEFAULT_URL))
+    if "token" in fields and "username" in found:
         raise OptionError("options 'token' and 'username': set only one of them")
-    if "token" in said:
-        said.pop("username", None)
-        said.pop("password", None)
-    if ("username" in said) != ("password" in said):
-        missing = "password" if "username" in said else "username"
+    if "token" in fields:
+        fields.pop("username", None)
+        fields.pop("password", None)
+    if ("username" in fields) != ("password" in fields):
+        missing = "password" if "username" in fields else "username"
         raise OptionError(f"option '{missing}' is required: set both 'username' and 'password', or use 'token'")
-    return Access(**said)
+    return Access(**fields)
 
 
-def _point(which: str, said: dict[str, Any]) -> Point | None:
+def _point(which: str, fields: dict[str, Any]) -> Point | None:
     """A time takes precedence over times of partitions, and those over offsets, as in Kafka's source."""
-    timestamp = said.pop(f"{which}_timestamp", None)
-    timestamps = said.pop(f"{which}_timestamps", None)
-    offsets = said.pop(f"{which}_offsets", None)
+    timestamp = fields.pop(f"{which}_timestamp", None)
+    timestamps = fields.pop(f"{which}_timestamps", None)
+    offsets = fields.pop(f"{which}_offsets", None)
     if timestamp is not None:
         return Point(timestamp_us=timestamp)
     if timestamps is not None:
@@ -179,10 +179,10 @@ def _point(which: str, said: dict[str, Any]) -> Point | None:
     return None if offsets is None else Point(offsets=offsets)
 
 
-def _check_ids(said: Mapping[str, Any]) -> None:
-    if said.get("id_mode") == "none" and said.keys() & {"id_columns", "id_namespace", "id_batch"}:
+def _check_ids(fields: Mapping[str, Any]) -> None:
+    if fields.get("id_mode") == "none" and fields.keys() & {"id_columns", "id_namespace", "id_batch"}:
         raise OptionError("option 'idMode': 'none' derives no ids; leave out 'idColumns', 'idNamespace' and 'idBatch'")
-    if "id_batch" in said and "id_namespace" not in said:
+    if "id_batch" in fields and "id_namespace" not in fields:
         raise OptionError("option 'idNamespace' is required with 'idBatch': it says which query the batch belongs to")
 
 

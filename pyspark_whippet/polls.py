@@ -45,16 +45,16 @@ def decode(reply: Reply) -> Messages:
         raise GatewayError(f"the response to a poll is invalid: {type(error).__name__}: {error}") from None
 
 
-def _block(said: Any) -> bytes:
+def _block(headers: Any) -> bytes:
     """Encodes user headers from JSON: a list of typed entries, a map from names, or base64 of the encoded headers."""
-    if not said:
+    if not headers:
         return b""
-    if isinstance(said, str):
-        return base64.b64decode(said)
-    if isinstance(said, dict):
-        said = [{"key": {"kind": "string", "value": _base64(key)}, "value": value} for key, value in said.items()]
+    if isinstance(headers, str):
+        return base64.b64decode(headers)
+    if isinstance(headers, dict):
+        headers = [{"key": {"kind": "string", "value": _base64(key)}, "value": value} for key, value in headers.items()]
     entries = []
-    for entry in said:
+    for entry in headers:
         key, value = entry["key"], entry["value"]
         octets = base64.b64decode(key["value"])
         shown = octets.decode() if key["kind"] == "string" else f"{key['kind']}:{octets.hex()}"

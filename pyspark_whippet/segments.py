@@ -125,12 +125,12 @@ def _index(segment: Segment) -> Array | None:
     if len(content) < _INDEX.size or xxh3 is None:
         return None
     magic, start, size, count, checksum = _INDEX.unpack_from(content)
-    said = content[_INDEX.size :]
-    if (magic, start, size) != (_MAGIC, segment.start, segment.size) or len(said) != count * _ENTRY.itemsize:
+    body = content[_INDEX.size :]
+    if (magic, start, size) != (_MAGIC, segment.start, segment.size) or len(body) != count * _ENTRY.itemsize:
         return None
-    if xxh3(content[: _INDEX.size - 8] + said) != checksum:
+    if xxh3(content[: _INDEX.size - 8] + body) != checksum:
         return None
-    return np.frombuffer(said, dtype=_ENTRY)
+    return np.frombuffer(body, dtype=_ENTRY)
 
 
 def _walk(segment: Segment) -> Array:

@@ -113,7 +113,7 @@ class Session:
                     continue
                 if attempt >= self._access.retries or not (reply is None or _is_transient(reply.status)):
                     raise self._error(pending, reply, why, attempt + 1)
-                self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_said(reply, why)}")
+                self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_problem_text(reply, why)}")
                 attempt += 1
                 self._send(pending)
         finally:
@@ -170,12 +170,12 @@ class Session:
     def _log_in(self) -> None:
         access = self._access
         if access.password is not None:
-            path, said = "/users/login", {"username": access.username, "password": access.password.text}
+            path, credentials = "/users/login", {"username": access.username, "password": access.password.text}
         else:
             assert access.token is not None
-            path, said = "/personal-access-tokens/login", {"token": access.token.text}
+            path, credentials = "/personal-access-tokens/login", {"token": access.token.text}
         headers = {"Content-Type": JSON, "Accept": JSON}
-        self._connected().request("POST", path, json.dumps(said).encode(), headers)
+        self._connected().request("POST", path, json.dumps(credentials).encode(), headers)
         reply = self._answer()
         if reply.status == 200:
             self._token = reply.json["access_token"]["token"]
@@ -219,9 +219,9 @@ class Session:
 
     def _wait(self, attempt: int, reply: Reply | None, problem: str) -> None:
         pause = min(FIRST_PAUSE_S * 2.0**attempt, PAUSE_S_MAX) * random.uniform(0.75, 1.25)
-        said = reply.headers.get("retry-after", "") if reply is not None else ""
-        if said.isascii() and said.isdigit():
-            pause = max(pause, min(float(said), RETRY_AFTER_S_MAX))
+        retry_after = reply.headers.get("retry-after", "") if reply is not None else ""
+        if retry_after.isascii() and retry_after.isdigit():
+            pause = max(pause, min(float(retry_after), RETRY_AFTER_S_MAX))
         _log.warning("%s; retrying in %.1f s", problem, pause)
         self._pause(pause)
 
@@ -267,17 +267,17 @@ def _is_transient(status: int) -> bool:
     return status in (408, 429) or status >= 500
 
 
-def _said(reply: Reply | None, why: str) -> str:
+def _problem_text(reply: Reply | None, why: str) -> str:
     return why if reply is None else f"{reply.status} {reason(reply)}"
 
 
 def reason(reply: Reply) -> str:
     """Returns the gateway's reason for a refusal."""
     try:
-        said = str(reply.json["reason"])
+        text = str(reply.json["reason"])
     except (ValueError, KeyError, TypeError):
-        said = reply.body.decode(errors="replace")
-    return said[:REASON_CHARACTERS_MAX]
+        text = reply.body.decode(errors="replace")
+    return text[:REASON_CHARACTERS_MAX]
 
 
 def topic_path(topic: str) -> str:

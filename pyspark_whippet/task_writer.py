@@ -176,8 +176,8 @@ class TaskWriter:
             to[given] = [hashes.xxh32(key) % many for key in mine if key is not None]
         column = rows.column(batch, "partition")
         if how in ("auto", "partition") and column is not None:
-            said = column.to_pylist()
-            mine_too = said if places is None else [said[place] for place in places.tolist()]
+            values = column.to_pylist()
+            mine_too = values if places is None else [values[place] for place in places.tolist()]
             for place, partition in enumerate(mine_too):
                 if partition is not None:
                     if not 0 <= partition < many:

@@ -66,8 +66,8 @@ class Response(NamedTuple):
     def reason(self) -> str:
         text = self.body.decode(errors="replace")
         try:
-            said = json.loads(text)
-            error = said.get("error", said) if isinstance(said, dict) else said
+            content = json.loads(text)
+            error = content.get("error", content) if isinstance(content, dict) else content
             text = _reason(error) if isinstance(error, dict) else str(error)
         except ValueError:
             pass
@@ -98,9 +98,9 @@ class Client:
                 return response
             may_pass = response is None or response.status in TRANSIENT
             if attempt >= self._target.retries or not may_pass:
-                said = why if response is None else f"{response.status} {response.reason}"
+                problem = why if response is None else f"{response.status} {response.reason}"
                 tries = f" after {attempt + 1} attempts" if attempt else ""
-                raise SinkError(f"{method} {self._target.url}{path} failed{tries}: {said}")
+                raise SinkError(f"{method} {self._target.url}{path} failed{tries}: {problem}")
             self.wait(attempt, response)
             attempt += 1
 
@@ -194,9 +194,9 @@ NDJSON = "application/x-ndjson"
 
 def _sort_results(documents: Sequence[Document], response: Response) -> tuple[list[Document], list[Refused]]:
     """Returns the documents to send again, and those that were refused."""
-    said = _parse_response(response)
-    items = said.get("items")
-    if not said["errors"] and (items is None or len(items) == len(documents)):
+    content = _parse_response(response)
+    items = content.get("items")
+    if not content["errors"] and (items is None or len(items) == len(documents)):
         return [], []
     if items is None:
         raise SinkError(f"_bulk failed, and did not report for which documents: {response.reason}")
@@ -219,12 +219,12 @@ def _sort_results(documents: Sequence[Document], response: Response) -> tuple[li
 def _parse_response(response: Response) -> dict[str, Any]:
     """Anything else comes from a proxy or another service, and nothing was stored."""
     try:
-        said = json.loads(response.body)
+        content = json.loads(response.body)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or "errors" not in said:
+        content = None
+    if not isinstance(content, dict) or "errors" not in content:
         raise SinkError(f"this is not a response of _bulk: {response.status} {response.reason or '(empty)'}")
-    return said
+    return content
 
 
 def _reason(error: Any) -> str:

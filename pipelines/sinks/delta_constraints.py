@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PREFIX = "delta.constraints."
-_SAID = re.compile(r"validation check|invariant", re.IGNORECASE)
+_VIOLATION = re.compile(r"validation check|invariant", re.IGNORECASE)
 
 
 def checks_of(table: DeltaTable) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ def checks_of(table: DeltaTable) -> Mapping[str, str]:
 
 def is_about_rows(error: Exception) -> bool:
     """delta-rs has one exception for everything, and a full disk is not the fault of a row."""
-    return _SAID.search(str(error)) is not None
+    return _VIOLATION.search(str(error)) is not None
 
 
 @contextmanager

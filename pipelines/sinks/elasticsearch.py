@@ -37,10 +37,10 @@ def http_url(value: Any) -> str:
 URL = Kind("http://host:port", http_url)
 
 
-def _table(said: Any) -> dict[str, Any]:
-    if not isinstance(said, dict):
+def _table(raw: Any) -> dict[str, Any]:
+    if not isinstance(raw, dict):
         raise InvalidValue
-    return said
+    return raw
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,9 +90,9 @@ class ParquetSink:
 
     def _take_back(self, moves: Path, done: int) -> None:
         """Removes the files of a batch that was not completed."""
-        said = json.loads(moves.read_text()) if moves.exists() else None
-        if said is not None and said["batch"] > done:
-            for name in said["files"]:
+        recorded = json.loads(moves.read_text()) if moves.exists() else None
+        if recorded is not None and recorded["batch"] > done:
+            for name in recorded["files"]:
                 Path(self.path, name).unlink(missing_ok=True)
 
     @property

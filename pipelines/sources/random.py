@@ -99,8 +99,8 @@ class Records(InputPartition):
 
 
 class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, said: dict[str, int]) -> None:
-        self._said = said
+    def __init__(self, options: dict[str, int]) -> None:
+        self._options = options
         self._next_at = 0.0
         self._end: int | None = None
 
@@ -109,7 +109,7 @@ class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Reads all records there will ever be, or one interval's if there is no end."""
-        self._end = self._said["most"]
+        self._end = self._options["most"]
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         made, now = start["records"], time.monotonic()
@@ -117,10 +117,10 @@ class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"records": self._end}
         if now < self._next_at:
             return start
-        self._next_at = now + self._said["interval"] / 1000 if self._end is None else float("inf")
-        spread = self._said["below"] - self._said["least"]
-        more = self._said["least"] + int.from_bytes(_hash(made)[:8], "big") % spread
-        return {"records": made + more if self._said["most"] < 0 else min(made + more, self._said["most"])}
+        self._next_at = now + self._options["interval"] / 1000 if self._end is None else float("inf")
+        spread = self._options["below"] - self._options["least"]
+        more = self._options["least"] + int.from_bytes(_hash(made)[:8], "big") % spread
+        return {"records": made + more if self._options["most"] < 0 else min(made + more, self._options["most"])}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Records]:
         return [Records(start["records"], end["records"])] if start != end else []
@@ -132,7 +132,7 @@ class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "id": [str(UUID(bytes=_hash(number)[:16], version=4)) for number in numbers],
                 "title": ["Hello"] * len(numbers),
                 "name": ["World"] * len(numbers),
-                "text": [_text(number, self._said["size"]) for number in numbers],
+                "text": [_text(number, self._options["size"]) for number in numbers],
             }
             yield pa.RecordBatch.from_pydict(columns)
 

@@ -18,11 +18,11 @@ from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.fields import literal
 
 BY_NAME: Mapping[str, Callable[[str, str], bool]] = {
-    "exact": lambda name, said: name == said,
-    "starts_with": lambda name, said: name.startswith(said),
-    "ends_with": lambda name, said: name.endswith(said),
-    "contains": lambda name, said: said in name,
-    "regex": lambda name, said: re.search(said, name) is not None,
+    "exact": lambda name, operand: name == operand,
+    "starts_with": lambda name, operand: name.startswith(operand),
+    "ends_with": lambda name, operand: name.endswith(operand),
+    "contains": lambda name, operand: operand in name,
+    "regex": lambda name, operand: re.search(operand, name) is not None,
 }
 BY_TYPE: Mapping[str, Callable[[DataType], bool]] = {
     "is_string": lambda kind: isinstance(kind, StringType),
@@ -32,37 +32,37 @@ BY_TYPE: Mapping[str, Callable[[DataType], bool]] = {
     "is_array": lambda kind: isinstance(kind, ArrayType),
 }
 BY_VALUE: Mapping[str, Callable[[Column, Any], Column]] = {
-    "equals": lambda column, said: column.eqNullSafe(literal(said)),
-    "contains": lambda column, said: column.contains(said),
-    "regex": lambda column, said: column.rlike(said),
-    "greater_than": lambda column, said: column > said,
-    "less_than": lambda column, said: column < said,
-    "between": lambda column, said: column.between(*said),
+    "equals": lambda column, operand: column.eqNullSafe(literal(operand)),
+    "contains": lambda column, operand: column.contains(operand),
+    "regex": lambda column, operand: column.rlike(operand),
+    "greater_than": lambda column, operand: column > operand,
+    "less_than": lambda column, operand: column < operand,
+    "between": lambda column, operand: column.between(*operand),
 }
 TEXTUAL, NUMERIC = ("contains", "regex"), ("greater_than", "less_than", "between")
 Condition = tuple[str, Any]
 
 
-def _key_pattern(said: Any) -> Condition:
-    if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_NAME:
+def _key_pattern(raw: Any) -> Condition:
+    if not isinstance(raw, dict) or len(raw) != 1 or next(iter(raw)) not in BY_NAME:
         raise InvalidValue(
-            f'{_near(said, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}'
+            f'{_near(raw, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}'
         )
-    ((how, text),) = said.items()
+    ((how, text),) = raw.items()
     if not isinstance(text, str):
         raise InvalidValue(f"{how}: a string is needed")
     return how, _regular(text) if how == "regex" else text
 
 
-def _value_pattern(said: Any) -> Condition:
-    if isinstance(said, str) and (said in BY_TYPE or said in ("is_null", "is_not_null")):
-        return said, None
-    if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_VALUE:
+def _value_pattern(raw: Any) -> Condition:
+    if isinstance(raw, str) and (raw in BY_TYPE or raw in ("is_null", "is_not_null")):
+        return raw, None
+    if not isinstance(raw, dict) or len(raw) != 1 or next(iter(raw)) not in BY_VALUE:
         words = (*BY_VALUE, "is_null", "is_not_null", *BY_TYPE)
         raise InvalidValue(
-            f'{_near(said, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}'
+            f'{_near(raw, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}'
         )
-    ((how, value),) = said.items()
+    ((how, value),) = raw.items()
     if how in TEXTUAL and not isinstance(value, str):
         raise InvalidValue(f"{how}: a string is needed")
     if how == "between" and not (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))):
@@ -72,8 +72,8 @@ def _value_pattern(said: Any) -> Condition:
     return how, _regular(value) if how == "regex" else value
 
 
-def _near(said: Any, words: Iterable[str]) -> str:
-    name = next(iter(said), "") if isinstance(said, dict) else said
+def _near(raw: Any, words: Iterable[str]) -> str:
+    name = next(iter(raw), "") if isinstance(raw, dict) else raw
     near = difflib.get_close_matches(str(name), [*words], n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'? " if near and near[0] != name else ""
 
@@ -111,7 +111,7 @@ class Pattern:
             return False
         if self.value_pattern is None:
             return True
-        how, said = self.value_pattern
+        how, operand = self.value_pattern
         if how in BY_TYPE:
             return BY_TYPE[how](kind)
         if how in ("is_null", "is_not_null"):
@@ -120,17 +120,17 @@ class Pattern:
             how in NUMERIC and not isinstance(kind, NumericType)
         ):
             return False
-        if how == "equals" and not _comparable(kind, said):
+        if how == "equals" and not _comparable(kind, operand):
             return False
-        return BY_VALUE[how](quoted(name), said)
+        return BY_VALUE[how](quoted(name), operand)
 
 
-def _comparable(kind: DataType, said: Any) -> bool:
-    if isinstance(said, bool):
+def _comparable(kind: DataType, operand: Any) -> bool:
+    if isinstance(operand, bool):
         return isinstance(kind, BooleanType)
-    if _is_number(said):
+    if _is_number(operand):
         return isinstance(kind, NumericType)
-    return isinstance(kind, StringType) if isinstance(said, str) else False
+    return isinstance(kind, StringType) if isinstance(operand, str) else False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.watermark import with_watermark
 
 
-def _aggregates(said: Any) -> Mapping[str, str]:
-    if not isinstance(said, dict) or not said or not all(isinstance(each, str) and each for each in said.values()):
+def _aggregates(raw: Any) -> Mapping[str, str]:
+    if not isinstance(raw, dict) or not raw or not all(isinstance(each, str) and each for each in raw.values()):
         raise InvalidValue
-    return said
+    return raw
 
 
 @dataclass(frozen=True, kw_only=True)
