@@ -101,7 +101,7 @@ class Deduplication:
             pending = window.begin_write(ids, now)
             if isinstance(pending, PendingWrite):
                 self.left_out += checked.message_count - len(pending.new)
-                return window, taken
+                return window, pending
             await asyncio.shield(pending)
 
     def forget(self, partitions: Sequence[Partition | None]) -> None:
