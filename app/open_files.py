@@ -19,7 +19,7 @@ def needed(config: Config) -> int:
     return sum(_counts(config).values()) + OTHER
 
 
-def fitted(config: Config, allowed: int) -> tuple[Config, str | None]:
+def fit_limits(config: Config, allowed: int) -> tuple[Config, str | None]:
     """Returns the configuration with limits that fit, and a warning if they had to be lowered."""
     wanted = needed(config)
     if wanted <= allowed:

@@ -140,7 +140,7 @@ class Rates:
                 for number, future in enumerate(waiting, 1):
                     if not future.done():
                         future.set_result(measurement)
-                    await _give_turns(number)
+                    await _yield_now_and_then(number)
             # A subscriber asks for the next measurement soon, which should again cover a whole second.
             idle = 0 if waiting else idle + 1
             before, began = now, ended
@@ -151,7 +151,7 @@ class Rates:
             for topic in stream.topics:
                 for one in topic.served:
                     found[one] = _Count(one.readable, one.size_bytes, one.first_offset, one.emptied)
-                    await _give_turns(len(found))
+                    await _yield_now_and_then(len(found))
         return found
 
     async def _sample(self, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float) -> Sample:
@@ -185,7 +185,7 @@ class Rates:
             unread += one.readable - one.first_offset
             for group_id in one.readers(Kind.GROUP) if topic.groups else ():
                 lags[group_id] -= _read_by(one, group_id)
-            await _give_turns(number)
+            await _yield_now_and_then(number)
         groups = [GroupLag(group.id, group.name, len(group.members), unread + lags[group.id]) for group in topic.groups]
         return TopicRates(
             topic.id,
@@ -230,6 +230,6 @@ def _read_by(partition: Partition, group_id: int) -> int:
     return 0 if stored is None else min(max(stored + 1, first), partition.readable) - first
 
 
-async def _give_turns(done: int) -> None:
+async def _yield_now_and_then(done: int) -> None:
     if done % TOGETHER == 0:
         await asyncio.sleep(0)

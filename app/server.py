@@ -13,12 +13,14 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
 import uvloop
+from starlette.types import ASGIApp
 
 from whippet.app import banner, current_config, open_files
 from whippet.app.access.access_tokens import AccessTokens
@@ -169,107 +171,127 @@ async def _listen(
     stopping: asyncio.Event,
 ) -> None:
     config = loaded.config
-    web = [] if http is None else [http]
-    api: Api | None = None
-    listeners: list[TcpListener | QuicListener | WebSockets] = []
-    budgets = Budgets(config)
-    addresses: dict[str, Address] = {}
+    listeners = Listeners(gateway, http, renewals)
     try:
-        if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
-            tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
-            api = Api(gateway, tokens, budgets)
-        if api is not None and http is not None:
-            http.listener.application = application.Application(api)
-            http.listener.budgets = budgets
-            addresses["http"] = http.address
-            gateway.addresses.http = http.address.port
-            gateway.connections[Transport.HTTP] = http.listener.connections.__len__
-        if api is not None and config.metrics.enabled:
-            web.append(await _listen_for_scrapers(api, config))
-            addresses["metrics"] = web[-1].address
-        if config.tcp.enabled:
-            tcp = TcpListener(gateway, budgets)
-            listeners.append(tcp)
-            tls = renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
-            await tcp.listen(config.tcp.address, "tcp.address", tls)
-            addresses["tcp"] = tcp.address
-            gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
-            gateway.connections[Transport.TCP] = tcp.count_connections
-        if config.quic.enabled:
-            over_http = () if http is None else (http.listener.application, http.listener)
-            quic = QuicListener(gateway, budgets, *over_http)
-            listeners.append(quic)
-            await quic.listen(config.quic.address, "quic.address", config.system.path)
-            renewals.add("quic.certificate", quic.renew)
-            addresses["quic"] = quic.address
-            gateway.addresses.quic = quic.address.port
-            gateway.connections[Transport.QUIC] = quic.count_connections
-            if http is not None:
-                http.announce_http3(quic.address.port)
-        listeners += await _listen_for_websockets(gateway, api, renewals, budgets, http, web, addresses)
-        await current_config.write(loaded, addresses)
-        shown = {_shown(config, name): at for name, at in addresses.items()}
+        await listeners.open()
+        await current_config.write(loaded, listeners.addresses)
+        shown = {_shown(config, name): at for name, at in listeners.addresses.items()}
         # Nothing that can fail may come between storing a generated password and showing it.
         await gateway.users.save_root()
         gateway.readiness.enter(Stage.READY)
         banner.show(shown, options, *gateway.users.root_sign_in, has_dashboard=application.is_shown(config))
-        await _until_stop_or_failure(stopping, [each.serving for each in web])
+        await _until_stop_or_failure(stopping, listeners.serving)
         logger.info("stopping: no new connections; requests in progress are finished")
     finally:
-        await _stop(gateway, api, web, listeners)
+        await listeners.stop()
 
 
-async def _stop(
-    gateway: Gateway,
-    api: Api | None,
-    web: list[HttpServer],
-    listeners: list[TcpListener | QuicListener | WebSockets],
-) -> None:
-    gateway.readiness.enter(Stage.STOPPING)
-    if api is not None:
-        api.drain()
-    endings = [each.stop() for each in web]
-    endings += [each.stop(gateway.config.system.limits.stop_time) for each in listeners]
-    await asyncio.gather(*endings)
-    if api is not None:
-        await api.close()
+class Listeners:
+    """Opens the configured listeners on a gateway, and stops them. `http` is listening already, if it is enabled."""
 
+    def __init__(self, gateway: Gateway, http: HttpServer | None, renewals: Renewals) -> None:
+        self.addresses: dict[str, Address] = {}
+        """By section of the configuration."""
+        self._config = gateway.config
+        self._gateway = gateway
+        self._http = http
+        self._renewals = renewals
+        self._budgets = Budgets(gateway.config)
+        self._api: Api | None = None
+        self._http_servers = [] if http is None else [http]
+        self._listeners: list[TcpListener | QuicListener | WebSockets] = []
 
-async def _listen_for_websockets(
-    gateway: Gateway,
-    api: Api | None,
-    renewals: Renewals,
-    budgets: Budgets,
-    http: HttpServer | None,
-    web: list[HttpServer],
-    addresses: dict[str, Address],
-) -> list[WebSockets]:
-    """Shares the HTTP listener, and has one of its own if an address is set, which is the one reported then."""
-    config, address, at = gateway.config, gateway.config.websocket.address, http
-    if http is not None and address == config.http.address:
-        address = None
-    if not config.websocket.enabled or (http is None and address is None):
-        return []
-    websockets = WebSockets(gateway, budgets, api)
-    if address is not None:
-        tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
-        limits, stop_time = config.http.limits, config.system.limits.stop_time
-        at = await http_server.start(upgrade_required, address, limits, stop_time, tls, setting="websocket.address")
-        at.listener.websockets = websockets
-        web.append(at)
-    if http is not None:
-        http.listener.websockets = websockets
-    assert at is not None
-    addresses["websocket"] = at.address
-    gateway.addresses.websocket = at.address.port
-    gateway.connections[Transport.WEBSOCKET] = websockets.count_connections
-    return [websockets]
+    @property
+    def serving(self) -> list[asyncio.Task[None]]:
+        return [each.serving for each in self._http_servers]
 
+    async def open(self) -> None:
+        config = self._config
+        if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
+            await self._open_api()
+        if config.tcp.enabled:
+            await self._open_tcp()
+        if config.quic.enabled:
+            await self._open_quic()
+        if config.websocket.enabled:
+            await self._open_websockets()
 
-async def _listen_for_scrapers(api: Api, config: Config) -> HttpServer:
-    only_metrics = application.Application(api, application.METRICS, config.metrics.endpoint)
-    limits, stop_time = config.http.limits, config.system.limits.stop_time
-    return await http_server.start(only_metrics, config.metrics.endpoint, limits, stop_time, setting="metrics.endpoint")
+    async def stop(self) -> None:
+        self._gateway.readiness.enter(Stage.STOPPING)
+        if self._api is not None:
+            self._api.drain()
+        endings = [each.stop() for each in self._http_servers]
+        endings += [each.stop(self._config.system.limits.stop_time) for each in self._listeners]
+        await asyncio.gather(*endings)
+        if self._api is not None:
+            await self._api.close()
+
+    async def _open_api(self) -> None:
+        config, gateway, http = self._config, self._gateway, self._http
+        tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
+        api = self._api = Api(gateway, tokens, self._budgets)
+        if http is not None:
+            http.listener.application = application.Application(api)
+            http.listener.budgets = self._budgets
+            self.addresses["http"] = http.address
+            gateway.addresses.http = http.address.port
+            gateway.connections[Transport.HTTP] = http.listener.connections.__len__
+        if config.metrics.enabled:
+            only_metrics = application.Application(api, application.METRICS, config.metrics.endpoint)
+            metrics = await self._start_http(only_metrics, config.metrics.endpoint, "metrics.endpoint")
+            self.addresses["metrics"] = metrics.address
+
+    async def _open_tcp(self) -> None:
+        config, gateway = self._config, self._gateway
+        tcp = TcpListener(gateway, self._budgets)
+        self._listeners.append(tcp)
+        tls = self._renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
+        await tcp.listen(config.tcp.address, "tcp.address", tls)
+        self.addresses["tcp"] = tcp.address
+        gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
+        gateway.connections[Transport.TCP] = tcp.count_connections
+
+    async def _open_quic(self) -> None:
+        config, gateway, http = self._config, self._gateway, self._http
+        over_http = () if http is None else (http.listener.application, http.listener)
+        quic = QuicListener(gateway, self._budgets, *over_http)
+        self._listeners.append(quic)
+        await quic.listen(config.quic.address, "quic.address", config.system.path)
+        self._renewals.add("quic.certificate", quic.renew)
+        self.addresses["quic"] = quic.address
+        gateway.addresses.quic = quic.address.port
+        gateway.connections[Transport.QUIC] = quic.count_connections
+        if http is not None:
+            http.announce_http3(quic.address.port)
+
+    async def _open_websockets(self) -> None:
+        """Shares the HTTP listener, and has one of its own if an address is set, which is the one reported then."""
+        config, gateway, http = self._config, self._gateway, self._http
+        address, at = config.websocket.address, http
+        if http is not None and address == config.http.address:
+            address = None
+        if http is None and address is None:
+            return
+        websockets = WebSockets(gateway, self._budgets, self._api)
+        if address is not None:
+            tls = self._renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
+            at = await self._start_http(upgrade_required, address, "websocket.address", tls)
+            at.listener.websockets = websockets
+        if http is not None:
+            http.listener.websockets = websockets
+        assert at is not None
+        self.addresses["websocket"] = at.address
+        gateway.addresses.websocket = at.address.port
+        gateway.connections[Transport.WEBSOCKET] = websockets.count_connections
+        self._listeners.append(websockets)
+
+    async def _start_http(
+        self, app: ASGIApp, address: Address, setting: str, tls: ssl.SSLContext | None = None
+    ) -> HttpServer:
+        limits, stop_time = self._config.http.limits, self._config.system.limits.stop_time
+        server = await http_server.start(app, address, limits, stop_time, tls, setting=setting)
+        self._http_servers.append(server)
+        return server
 
 
 def _shown(config: Config, name: str) -> str:
@@ -320,7 +342,7 @@ def _fit_open_files(loaded: Loaded) -> tuple[Loaded, str | None]:
         allowed = descriptors.reserve()
     except (ValueError, OSError) as error:
         return loaded, f"the limit of open files stays as it is: {error}"
-    config, warning = open_files.fitted(loaded.config, allowed)
+    config, warning = open_files.fit_limits(loaded.config, allowed)
     return msgspec.structs.replace(loaded, config=config), warning
 
 

@@ -37,7 +37,7 @@ def zip_method(compression: int) -> int:
     return _METHODS[compression]
 
 
-def chosen(types: Sequence[int]) -> tuple[int, ...]:
+def selected_parts(types: Sequence[int]) -> tuple[int, ...]:
     """Returns the selected parts, each once, because any user may request one and a part takes time. "All" must stand
     alone, and leaves out the test."""
     if ALL in types:

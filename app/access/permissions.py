@@ -154,7 +154,7 @@ ELSEWHERE = -1
 """No stream or topic has this number: what is granted for it is granted for all that are not named."""
 
 
-def beyond(holder: Permissions | None, before: Permissions | None, after: Permissions | None) -> str | None:
+def right_not_held(holder: Permissions | None, before: Permissions | None, after: Permissions | None) -> str | None:
     """Returns a right in which `before` and `after` differ, and which `holder` does not have in the same place; None if
     there is no such right. Missing permissions equal empty ones."""
     holder, before, after = holder or NONE, before or NONE, after or NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whippet.app.access.permissions import Permissions, beyond
+from whippet.app.access.permissions import Permissions, right_not_held
 from whippet.app.access.users import ROOT, User
 from whippet.app.errors import Code, CommandError
 
@@ -28,7 +28,7 @@ def refuse_changing_root(caller: User, user: User) -> None:
 
 def refuse_escalation(caller: User, before: Permissions | None, after: Permissions | None) -> None:
     """Users cannot grant or revoke rights that they do not have themselves."""
-    right = beyond(caller.permissions, before, after)
+    right = right_not_held(caller.permissions, before, after)
     if right is not None:
         raise CommandError(
             Code.UNAUTHORIZED,

@@ -68,7 +68,7 @@ async def get_stats(gateway: Gateway, session: Session, request: requests.GetSta
 async def get_snapshot(
     gateway: Gateway, session: Session, request: requests.GetSnapshot, target: Target
 ) -> responses.Snapshot:
-    parts = snapshot.chosen(request.types)
+    parts = snapshot.selected_parts(request.types)
     compression = snapshot.zip_method(request.compression)
     log_folder = None if gateway.log_files is None else gateway.log_files.folder
     server = snapshot.Server(gateway.store.options.path, log_folder, gateway.config_text)

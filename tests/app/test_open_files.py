@@ -8,7 +8,7 @@ import pytest
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, Metrics, Tcp, Websocket
-from whippet.app.open_files import OTHER, fitted, needed
+from whippet.app.open_files import OTHER, fit_limits, needed
 
 
 def test_the_connections_of_every_listener_are_counted() -> None:
@@ -27,7 +27,7 @@ def test_the_connections_of_every_listener_are_counted() -> None:
 
 @pytest.mark.parametrize("allowed", [500, 1000, 10_000, 40_000])
 def test_limits_that_do_not_fit_are_lowered(allowed: int) -> None:
-    config, warning = fitted(Config(), allowed)
+    config, warning = fit_limits(Config(), allowed)
     assert needed(config) <= allowed
     assert needed(config) > 0.9 * allowed
     assert warning is not None
@@ -36,12 +36,12 @@ def test_limits_that_do_not_fit_are_lowered(allowed: int) -> None:
 
 
 def test_limits_that_fit_are_kept() -> None:
-    assert fitted(Config(), needed(Config())) == (Config(), None)
+    assert fit_limits(Config(), needed(Config())) == (Config(), None)
 
 
 def test_even_with_very_few_files_every_limit_stays_positive() -> None:
-    config, _ = fitted(Config(), 10)
+    config, _ = fit_limits(Config(), 10)
     assert (config.system.limits.connections, config.http.limits.connections) == (1, 1)
-    config, _ = fitted(Config(), 48)
+    config, _ = fit_limits(Config(), 48)
     assert config.system.limits.connections > 4
     assert config.system.limits.open_files == 16

@@ -50,16 +50,16 @@ from whippet.transports import certificates, datagrams
 from whippet.transports.admission.budgets import Budgets
 
 CHORES = {
-    "data_maintenance.messages.cleaner_enabled": ("false", "retain", None),
-    "data_maintenance.messages.interval": ("7 s", "retain", 7.0),
+    "data_maintenance.messages.cleaner_enabled": ("false", "apply_retention", None),
+    "data_maintenance.messages.interval": ("7 s", "apply_retention", 7.0),
     "heartbeat.enabled": ("true", "evict_silent_clients", 5.0),
     "personal_access_token.cleaner.enabled": ("false", "remove_expired_tokens", None),
     "personal_access_token.cleaner.interval": ("7 s", "remove_expired_tokens", 7.0),
-    "consumer_group.rebalancing_check_interval": ("7 s", "finish_overdue_hand_overs", 7.0),
+    "consumer_group.rebalancing_check_interval": ("7 s", "reassign_overdue_partitions", 7.0),
     "system.logging.sysinfo_print_interval": ("7 s", "report_system", 7.0),
     "system.logging.rotation_check_interval": ("7 s", "tidy_log_files", 7.0),
     "system.logging.file_enabled": ("false", "tidy_log_files", None),
-    "system.limits.session_memory": ("7 s", "forget_old_answers", 7.0),
+    "system.limits.session_memory": ("7 s", "expire_sessions", 7.0),
 }
 """A key, a value, and the chore with the interval that follows; None: it does not run."""
 

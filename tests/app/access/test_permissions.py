@@ -157,20 +157,20 @@ NOTHING = Permissions()
 def test_granting_or_revoking_a_right_requires_having_it(flag: str, taken: bool) -> None:
     granted = having({flag})
     before, after = (granted, NOTHING) if taken else (NOTHING, granted)
-    named = may.beyond(NOTHING, before, after)
+    named = may.right_not_held(NOTHING, before, after)
     assert named is not None
     assert named.endswith(f" in stream {STREAM}") is not flag.startswith("G")
-    assert may.beyond(None, before, after) == named
-    assert may.beyond(granted, before, after) is None
-    assert may.beyond(ALL, before, after) is None
-    assert may.beyond(NOTHING, granted, granted) is None
+    assert may.right_not_held(None, before, after) == named
+    assert may.right_not_held(granted, before, after) is None
+    assert may.right_not_held(ALL, before, after) is None
+    assert may.right_not_held(NOTHING, granted, granted) is None
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if not flag.startswith("G")])
 def test_a_right_on_another_stream_or_topic_is_not_enough(flag: str) -> None:
     after = having({flag})
-    assert may.beyond(having({flag}, stream_id=ELSEWHERE), NOTHING, after) is not None
-    in_another_topic = may.beyond(having({flag}, topic_id=ELSEWHERE), NOTHING, after)
+    assert may.right_not_held(having({flag}, stream_id=ELSEWHERE), NOTHING, after) is not None
+    in_another_topic = may.right_not_held(having({flag}, topic_id=ELSEWHERE), NOTHING, after)
     assert (in_another_topic is None) is flag.startswith("S")
 
 
@@ -180,12 +180,12 @@ def test_a_topic_that_only_one_of_the_two_permissions_names_is_compared() -> Non
             streams={STREAM: StreamPermissions(topics={name: TopicPermissions(read_topic=True) for name in names})}
         )
 
-    assert may.beyond(topics(1), topics(1), topics(1, 2)) is not None
-    assert may.beyond(topics(1), topics(1, 2), topics(1)) is not None
-    assert may.beyond(topics(2), topics(1), topics(1, 2)) is None
-    assert may.beyond(topics(2), topics(1, 2), topics(1)) is None
+    assert may.right_not_held(topics(1), topics(1), topics(1, 2)) is not None
+    assert may.right_not_held(topics(1), topics(1, 2), topics(1)) is not None
+    assert may.right_not_held(topics(2), topics(1), topics(1, 2)) is None
+    assert may.right_not_held(topics(2), topics(1, 2), topics(1)) is None
 
 
 def test_missing_permissions_equal_empty_ones() -> None:
-    assert may.beyond(None, None, NOTHING) is None
-    assert may.beyond(None, NOTHING, None) is None
+    assert may.right_not_held(None, None, NOTHING) is None
+    assert may.right_not_held(None, NOTHING, None) is None
