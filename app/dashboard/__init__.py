@@ -1,6 +1,6 @@
-"""The dashboard: a page and its scripts for browsers, as files. whippet.js among them is for the pages of others, too.
+"""The dashboard: a page and its scripts for browsers, as files. Other pages can use whippet.js, too.
 
-They speak with a server over the channel at `/ws` alone. transports/http/serving/dashboard.py serves them.
+They talk to the server only over the channel at `/ws`. transports/http/serving/dashboard.py serves them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MEDIA: Mapping[str, str] = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""By the ends of their names."""
+"""Media types by file extension."""
 
 
 def media_of(name: str) -> str | None:
@@ -23,6 +23,6 @@ def media_of(name: str) -> str | None:
 
 
 def files() -> dict[str, bytes]:
-    """What there is to serve, by name. Reads them all: for the start of a server."""
+    """Reads all files to serve, by name; called once, at the start of a server."""
     found = resources.files(__name__).iterdir()
     return {file.name: file.read_bytes() for file in found if media_of(file.name) is not None}

@@ -1,5 +1,5 @@
 /**
- * The last minute of a rate as a line, without axes: its figures are beside it.
+ * The last minute of a rate as a line, without axes: the figures are next to it.
  *
  * @module
  */
@@ -40,12 +40,12 @@ export function draw(chart, values) {
   area.setAttribute("d", `M${left.toFixed(1)},${HEIGHT}L${points.join("L")}L${WIDTH},${HEIGHT}Z`)
 }
 
-/** Rates by name, as far back as they are drawn. */
+/** Rates by name, for as long as they are drawn. */
 export class History {
   /** @type {Map<string, number[]>} */
   #values = new Map()
 
-  /** @param {Map<string, number>} rates those that are not in it are forgotten */
+  /** @param {Map<string, number>} rates those that are not in it are removed */
   add(rates) {
     for (const name of this.#values.keys()) if (!rates.has(name)) this.#values.delete(name)
     for (const [name, value] of rates) {

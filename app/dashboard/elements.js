@@ -1,6 +1,6 @@
 /**
- * Elements of the page. Whatever a server or a user has said becomes a text in them and nothing else, so that no payload
- * and no name can be more than something to read.
+ * Elements of the page. Data from servers and users is only ever put in as text, so that no payload and no name can be
+ * more than something to read.
  *
  * @module
  */
@@ -23,23 +23,23 @@ export function element(tag, attributes = {}, ...children) {
   return made
 }
 
-/** A name that somebody has given: its letters cannot turn round what is beside it. @param {string} text */
+/** A name given by a user; right-to-left characters in it cannot reorder its neighbours. @param {string} text */
 export function name(text) {
   return element("bdi", {}, text)
 }
 
-/** Writes only what has changed. @param {Element} target @param {string} text */
+/** Sets the text, if it has changed. @param {Element} target @param {string} text */
 export function say(target, text) {
   if (target.textContent !== text) target.textContent = text
 }
 
-/** A sentence in a paragraph that is hidden while there is none. @param {any} target @param {string} text */
+/** Sets the sentence of a paragraph, which is hidden while it is empty. @param {any} target @param {string} text */
 export function notice(target, text) {
   say(target, text)
   target.hidden = !text
 }
 
-/** Makes these the children of the parent, in this order, and moves no more than it has to. */
+/** Makes these the children of the parent, in this order, with as few moves as possible. */
 export function arrange(parent, children) {
   const wanted = new Set(children)
   for (const child of [...parent.children]) if (!wanted.has(child)) child.remove()

@@ -1,5 +1,5 @@
 /**
- * What is created, changed, emptied and deleted, and whose partitions of a group have moved: as it happens.
+ * Events: streams, topics and groups that are created, updated, purged or deleted, and groups that are rebalanced.
  *
  * @module
  */
@@ -16,7 +16,7 @@ export class Events {
     this.#add(time(event.at), event.what, KINDS[event.kind] ?? event.kind, placeOf(event), detailsOf(event))
   }
 
-  /** What could not be heard. @param {string} sentence */
+  /** Notes that events were missed. @param {string} sentence */
   miss(sentence) {
     if (byId("events").children.length) this.#add(time(Date.now() * 1000), "missed", sentence)
   }
@@ -26,8 +26,8 @@ export class Events {
     byId("events-notice").hidden = false
   }
 
-  #add(at, what, ...said) {
-    const words = said.filter((each) => each !== "").flatMap((each) => [" ", each])
+  #add(at, what, ...texts) {
+    const words = texts.filter((each) => each !== "").flatMap((each) => [" ", each])
     const entry = element("li", {}, element("time", {}, at), " ", element("b", { class: what }, what), ...words)
     byId("events").prepend(entry)
     byId("events-notice").hidden = true
@@ -43,5 +43,5 @@ function placeOf({ stream, topic, consumer_group: group }) {
 function detailsOf({ what, partitions_count: partitions, members }) {
   if (partitions) return `(${partitions})`
   if (what !== "rebalanced") return ""
-  return members?.length ? `: ${plural(members.length, "member")}` : ": nobody is in it"
+  return members?.length ? `: ${plural(members.length, "member")}` : ": no members"
 }

@@ -1,5 +1,5 @@
 /**
- * Consumer groups, those first that are furthest behind.
+ * Consumer groups, those with the largest lag first.
  *
  * @module
  */
@@ -37,9 +37,9 @@ export class Groups {
     })
     arrange(byId("groups").tBodies[0], rows)
     byId("groups").hidden = !rows.length
-    notice(byId("groups-notice"), rows.length ? "" : "There are none.")
+    notice(byId("groups-notice"), rows.length ? "" : "There are no consumer groups.")
     const left = groups.length - listed.length
-    notice(byId("groups-more"), left ? `and ${plural(left, "more group")} that are less behind` : "")
+    notice(byId("groups-more"), left ? `and ${plural(left, "more group")} with a smaller lag` : "")
   }
 
   clear() {
@@ -66,6 +66,6 @@ function fill(row, group, most) {
   say(lag.querySelector(".figure"), count(group.lag))
   lag.title = `${exact(group.lag)} messages that the group has not committed`
   lag.querySelector(".lag > span").style.width = `${(group.lag / most) * 100}%`
-  // Nobody is there to catch up.
+  // Without members, the lag can only grow.
   row.classList.toggle("abandoned", group.lag > 0 && !group.members_count)
 }

@@ -1,5 +1,5 @@
 /**
- * Numbers and times as people read them.
+ * Numbers and times in readable form.
  *
  * @module
  */
@@ -10,7 +10,7 @@ const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 })
 const SHORT = 100_000
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"]
 
-/** In full. @param {number} value */
+/** Without abbreviation. @param {number} value */
 export function exact(value) {
   return exactly.format(value)
 }

@@ -1,6 +1,6 @@
 /**
- * The page: who is signed in, what it is connected with, and which part of it hears what. All figures come from
- * subscriptions of one client; while that has no connection the page says so, and of when its figures are.
+ * The page: handles signing in and the connection, and passes what arrives to the parts. All figures come from
+ * subscriptions of one client; without a connection, the page shows that, and how old its figures are.
  *
  * @module
  */
@@ -19,7 +19,7 @@ const WORDS = { connecting: "Connecting", connected: "Live", waiting: "Not conne
 /** @type {Client | null} */
 let client = null
 let sampledAt = 0
-/** Whose messages are shown; it is in the address of the page, too. @type {{stream: string, topic: string} | null} */
+/** The topic that is shown; also in the address of the page. @type {{stream: string, topic: string} | null} */
 let chosen = null
 
 const wide = matchMedia("(min-width: 1000px)")
@@ -65,11 +65,11 @@ byId("sign-out").addEventListener("click", async () => {
 })
 
 function sentenceOf(error) {
-  if (error.code === "unauthenticated") return "This token is not valid, or not any more."
+  if (error.code === "unauthenticated") return "This token is invalid or has expired."
   return sentence(error.message)
 }
 
-/** @param {string} reason as the server words it */
+/** @param {string} reason in the words of the server */
 function sentence(reason) {
   return `${reason[0].toUpperCase()}${reason.slice(1).replace(/\.$/, "")}.`
 }
@@ -102,19 +102,19 @@ function enter(signedIn, username) {
   const session = () => ({ username, token: signedIn.token, expiry: signedIn.expiry })
   keep(session())
   signedIn.addEventListener("token", () => keep(session()))
-  signedIn.addEventListener("state", ({ detail }) => signedIn === client && tellState(detail))
+  signedIn.addEventListener("state", ({ detail }) => signedIn === client && showState(detail))
   byId("sign-in").hidden = true
   byId("dashboard").hidden = false
   say(byId("where"), location.host)
   say(byId("user"), username)
-  tellState({ state: signedIn.state })
+  showState({ state: signedIn.state })
   tail.use(signedIn)
   openFromAddress()
   watch({})
   byId("title").focus({ preventScroll: true })
 }
 
-/** @param {string} problem why, if nobody has asked for it */
+/** @param {string} problem the reason, unless the user has signed out */
 function leave(problem) {
   const left = client
   client = null
@@ -134,8 +134,8 @@ function leave(problem) {
 
 let countdown = 0
 
-/** @param {{state: string, error?: any, retryAt?: number}} told */
-function tellState({ state, error, retryAt }) {
+/** @param {{state: string, error?: any, retryAt?: number}} detail */
+function showState({ state, error, retryAt }) {
   clearInterval(countdown)
   if (state === "closed") return leave(`${sentence(error.message)} Sign in again.`)
   const wasAway = !byId("banner").hidden
@@ -145,14 +145,14 @@ function tellState({ state, error, retryAt }) {
   document.title = state === "waiting" ? "Not connected – Whippet" : "Whippet"
   if (state === "connected") {
     byId("banner").hidden = true
-    if (wasAway) announce("Connected again")
-    if (wasAway) events.miss("what happened while there was no connection")
+    if (wasAway) announce("Reconnected")
+    if (wasAway) events.miss("events while there was no connection")
   }
   if (state === "waiting") {
-    const since = sampledAt ? ` The figures are those of ${time(sampledAt)}.` : ""
+    const since = sampledAt ? ` The figures are from ${time(sampledAt)}.` : ""
     say(byId("banner-text"), `${sentence(error.message)}${since}`)
     byId("banner").hidden = false
-    // Of what appears together with its text, not every screen reader tells.
+    // Not every screen reader announces an element that appears together with its text.
     if (!wasAway) announce(`Not connected. ${sentence(error.message)}`)
     countDown(retryAt)
     countdown = setInterval(() => countDown(retryAt), 1000)
@@ -161,7 +161,7 @@ function tellState({ state, error, retryAt }) {
 
 function countDown(retryAt) {
   const seconds = Math.max(Math.ceil((retryAt - Date.now()) / 1000), 0)
-  say(byId("retry"), seconds ? `Try now (or in ${seconds} s)` : "Trying")
+  say(byId("retry"), seconds ? `Retry now (or in ${seconds} s)` : "Connecting")
 }
 
 byId("retry").addEventListener("click", () => client.retry())
@@ -172,7 +172,7 @@ function announce(sentence) {
 
 // ------------------------------------------------------------------------------------------------------------ figures
 
-/** What is watched now: everything, or one topic. @type {import("/ui/whippet.js").Subscription[]} */
+/** The subscriptions to everything, or to one topic. @type {import("/ui/whippet.js").Subscription[]} */
 let watched = []
 
 /** @param {{stream?: string, topic?: string}} scope */
@@ -187,13 +187,13 @@ function watch(scope) {
 
 async function hear(subscription, take, fail) {
   try {
-    for await (const said of subscription) take(said)
+    for await (const item of subscription) take(item)
   } catch (error) {
     if (client?.state === "connected") fail(error)
   }
 }
 
-/** That of one topic as if there were no others. @param {any} sample @param {{stream?: string}} scope */
+/** Puts the sample of one topic into the form of all. @param {any} sample @param {{stream?: string}} scope */
 function sampleOf(sample, { stream }) {
   if (!sample.topic) return sample
   return { ...sample, streams: [{ ...sample.topic, id: null, name: stream, topics: [sample.topic] }] }
@@ -209,13 +209,13 @@ function show(sample) {
 
 function refuse(error, scope) {
   byId("by-name").hidden = false
-  // What was told before is not true any more from now on.
+  // What was shown before is no longer up to date.
   topics.clear()
   topics.mark(isChosen)
   groups.clear()
-  notice(byId("groups-notice"), "There are no figures.")
+  notice(byId("groups-notice"), "No figures.")
   const isLimited = error.code === "unauthorized" && scope.topic === undefined
-  const limited = "You may not read all streams. Open a topic that you may read by its name."
+  const limited = "You have no permission to read all streams. Open a topic by its name."
   notice(byId("topics-notice"), isLimited ? limited : sentenceOf(error))
   if (isLimited && chosen) watch(chosen)
 }
@@ -230,7 +230,7 @@ byId("by-name").addEventListener("submit", (event) => {
 
 // -------------------------------------------------------------------------------------------------- the chosen topic
 
-/** As `stream` and `topic` are given: a name, or the number of what has a number for a name. */
+/** `stream` and `topic` are names, or ids of those whose name is a number. */
 function choose(stream, topic) {
   chosen = { stream, topic }
   history.replaceState(null, "", `#${encodeURIComponent(stream)}/${encodeURIComponent(topic)}`)
@@ -242,7 +242,7 @@ function isChosen(place) {
   return chosen !== null && keyOf(place.stream) === chosen.stream && keyOf(place.topic) === chosen.topic
 }
 
-/** A name that looks like a number would be taken for one. */
+/** A name that looks like a number would be taken for an id. */
 function keyOf(thing) {
   return /^\d+$/.test(thing.name) && thing.id !== null ? String(thing.id) : thing.name
 }
@@ -262,7 +262,7 @@ function decoded(text) {
 
 function chooseByHand(place) {
   choose(keyOf(place.stream), keyOf(place.topic))
-  // Where it is not beside the list.
+  // On narrow screens the messages are below the list.
   if (!wide.matches) byId("tail-title").focus()
 }
 

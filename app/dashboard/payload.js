@@ -1,6 +1,6 @@
 /**
- * Payloads and user headers as something to read: JSON, text, or octets in hex. JSON is laid out as it is written, so
- * that no number is rounded and no member is lost on the way.
+ * Payloads and user headers in readable form: JSON, text, or bytes in hex. JSON is indented token by token, so that no
+ * number is rounded and no member is lost.
  *
  * @module
  */
@@ -16,8 +16,8 @@ const NESTED_MAX = 100
 /**
  * @param {Uint8Array} bytes
  * @param {"auto" | "text" | "json" | "hex"} form
- * @param {number} perLine octets of a line of hex
- * @returns {{form: string, nodes: (Node | string)[]}} and what it is shown as in the end
+ * @param {number} perLine bytes per line of hex
+ * @returns {{form: string, nodes: (Node | string)[]}} with the form that was chosen
  */
 export function shown(bytes, form, perLine) {
   const text = form === "hex" ? null : textOf(bytes)

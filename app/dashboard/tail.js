@@ -1,6 +1,6 @@
 /**
- * The messages of one topic as they come, the newest first. Who looks cannot read thousands a second, so the server is
- * told to skip what is too much, and the page says how many messages that were.
+ * The messages of one topic as they arrive, newest first. Nobody can read thousands per second, so the server is asked
+ * to skip messages beyond a rate, and the page shows how many were skipped.
  *
  * @module
  */
@@ -11,12 +11,12 @@ import { headerText, shown } from "/ui/payload.js"
 import { bytesOf } from "/ui/whippet.js"
 
 const MESSAGES_MAX = 200
-/** Where they are the end of a long column. */
+/** On narrow screens, where they are at the end of a long column. */
 const MESSAGES_MAX_NARROW = 50
 /** Of payloads, in base64. */
 const KEPT_LETTERS_MAX = 16 << 20
 const RATE_MAX = 40
-/** Often enough to be live, and seldom enough to be read. */
+/** Often enough to seem live, rarely enough to be read. */
 const SHOWN_EVERY_MS = 200
 const AT_FIRST = 20
 const SHOWN_BYTES = 2048
@@ -30,17 +30,17 @@ export class Tail {
   #subscription = null
   /** @type {{stream: string | number, topic: string | number} | null} */
   #place = null
-  /** Shown already, the newest last. @type {any[]} */
+  /** Already shown, newest last. @type {any[]} */
   #kept = []
-  /** Came, and not shown yet. @type {any[]} */
-  #came = []
-  /** Behind what was shown. @type {string | undefined} */
+  /** Received, not shown yet. @type {any[]} */
+  #received = []
+  /** The position after the messages shown. @type {string | undefined} */
   #cursor
   #timer = 0
   #resume = () => {}
   /** @type {Promise<void> | null} */
   #paused = null
-  /** As of the last figures. @type {any[]} */
+  /** From the latest figures. @type {any[]} */
   #partitions = []
 
   /** @param {(sentence: string) => void} announce */
@@ -81,7 +81,7 @@ export class Tail {
       select.value = partitions.some(({ id }) => String(id) === before) ? before : "all"
     }
     this.#partitions = partitions
-    this.#tellState()
+    this.#showState()
   }
 
   clear() {
@@ -91,7 +91,7 @@ export class Tail {
     byId("tail-controls").hidden = true
     byId("tail-title").replaceChildren("Messages")
     say(byId("tail-about"), "")
-    notice(byId("tail-notice"), "Choose a topic to see its messages as they come.")
+    notice(byId("tail-notice"), "Choose a topic to see its messages as they arrive.")
   }
 
   // ------------------------------------------------------------------------------------------------------- following
@@ -107,7 +107,7 @@ export class Tail {
       partition: partition === "all" ? partition : Number(partition),
       ...(from === "last" ? { last: AT_FIRST } : { from }),
       max_rate: RATE_MAX,
-      // The first messages are asked for to be read from there on; everything else is about what is happening now.
+      // From the first message on, every message is wanted; otherwise the current ones are.
       behind: from === "first" ? "hold" : "skip",
     })
     notice(byId("tail-notice"), "Waiting for messages.")
@@ -125,21 +125,21 @@ export class Tail {
         const missing = subscription.skipped - skipped
         skipped = subscription.skipped
         this.#cursor = subscription.cursor
-        this.#came.push({ message, missing })
-        if (this.#came.length > most()) this.#drop()
+        this.#received.push({ message, missing })
+        if (this.#received.length > most()) this.#drop()
         this.#timer ||= setTimeout(() => this.#showNew(), SHOWN_EVERY_MS)
       }
     } catch (error) {
       if (subscription !== this.#subscription) return
-      notice(byId("tail-notice"), `The tail has ended: ${error.message}`)
-      this.#announce(`The tail has ended: ${error.message}`)
+      notice(byId("tail-notice"), `The subscription has ended: ${error.message}`)
+      this.#announce(`The subscription has ended: ${error.message}`)
     }
   }
 
-  /** The oldest, as nobody has looked yet. */
+  /** Drops the oldest message that was not shown yet. */
   #drop() {
-    const [{ missing }, next] = this.#came.splice(0, 2)
-    this.#came.unshift({ message: next.message, missing: missing + next.missing + 1 })
+    const [{ missing }, next] = this.#received.splice(0, 2)
+    this.#received.unshift({ message: next.message, missing: missing + next.missing + 1 })
   }
 
   #stop() {
@@ -153,24 +153,24 @@ export class Tail {
   #toggle() {
     if (this.#paused) {
       this.#unpause()
-      this.#announce("The messages go on")
+      this.#announce("Resumed")
     } else {
       this.#paused = new Promise((resolve) => (this.#resume = resolve))
-      say(byId("tail-pause"), "Go on")
+      say(byId("tail-pause"), "Resume")
       this.#announce("Paused")
     }
-    this.#tellState()
+    this.#showState()
   }
 
   #unpause() {
     this.#resume()
     this.#paused = null
     say(byId("tail-pause"), "Pause")
-    this.#tellState()
+    this.#showState()
   }
 
-  #tellState() {
-    say(byId("tail-state"), this.#paused ? `Paused: ${plural(this.#countUnread(), "message")} since` : "")
+  #showState() {
+    say(byId("tail-state"), this.#paused ? `Paused: ${plural(this.#countUnread(), "new message")}` : "")
   }
 
   #countUnread() {
@@ -183,15 +183,15 @@ export class Tail {
 
   #showNew() {
     this.#timer = 0
-    const came = this.#came
-    this.#came = []
-    // One line for all that is missing among them.
-    const first = came.find((each) => each.missing)
-    const missing = came.reduce((sum, each) => sum + each.missing, 0)
-    for (const each of came) each.missing = each === first ? missing : 0
-    this.#kept.push(...came)
+    const received = this.#received
+    this.#received = []
+    // One line for all messages that were skipped among them.
+    const first = received.find((each) => each.missing)
+    const missing = received.reduce((sum, each) => sum + each.missing, 0)
+    for (const each of received) each.missing = each === first ? missing : 0
+    this.#kept.push(...received)
     const list = byId("messages")
-    for (const each of came) list.prepend(...itemsOf(each))
+    for (const each of received) list.prepend(...itemsOf(each))
     this.#trim(list)
     byId("tail-notice").hidden = true
   }
@@ -214,7 +214,7 @@ export class Tail {
     this.#timer = 0
     this.#cursor = undefined
     this.#kept = []
-    this.#came = []
+    this.#received = []
     byId("messages").replaceChildren()
   }
 }
@@ -223,13 +223,13 @@ function most() {
   return narrow.matches ? MESSAGES_MAX_NARROW : MESSAGES_MAX
 }
 
-/** The message, and below it what is missing before it. */
+/** The message, and below it the number of messages that were skipped before it. */
 function itemsOf({ message, missing }) {
   return missing ? [itemOf(message), gapOf(missing)] : [itemOf(message)]
 }
 
 function gapOf(missing) {
-  return element("li", { class: "gap" }, `${plural(missing, "message")} not shown`)
+  return element("li", { class: "gap" }, `${plural(missing, "message")} skipped`)
 }
 
 function itemOf(message) {
@@ -246,7 +246,7 @@ function itemOf(message) {
 
 function headersOf(headers) {
   if (!headers.length) return []
-  if (typeof headers === "string") return [element("p", { class: "quiet" }, "its user headers are encrypted")]
+  if (typeof headers === "string") return [element("p", { class: "quiet" }, "encrypted user headers")]
   const list = element("dl", { class: "headers" })
   for (const { key, value } of headers) {
     list.append(element("div", {}, element("dt", {}, name(headerText(key))), element("dd", {}, name(headerText(value)))))
@@ -270,12 +270,12 @@ function payloadOf(octets) {
   const text = cut(octets, SHOWN_BYTES)
   fill(text)
   const left = octets.length - text.length
-  const more = element("button", { class: "link" }, `Show the other ${left < 1000 ? `${count(left)} bytes` : bytes(left)}`)
+  const more = element("button", { class: "link" }, `Show the remaining ${left < 1000 ? `${count(left)} bytes` : bytes(left)}`)
   more.addEventListener("click", () => (fill(octets), more.remove(), box.focus()))
   return [box, more]
 }
 
-/** At most so many octets, without cutting a letter apart. */
+/** Returns at most `bytesMax` bytes, without splitting a character. */
 function cut(octets, bytesMax) {
   let end = bytesMax
   while (end > bytesMax - 4 && (octets[end] & 0xc0) === 0x80) end--

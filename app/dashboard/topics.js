@@ -1,5 +1,5 @@
 /**
- * Streams and their topics, with what is appended to each, and the totals of all: from a sample a second.
+ * Streams and their topics with their rates, and the totals, from one sample per second.
  *
  * @module
  */
@@ -8,13 +8,13 @@ import { draw, History, makeChart } from "/ui/chart.js"
 import { arrange, byId, element, name, notice, say } from "/ui/elements.js"
 import { bytes, count, exact, plural, rate } from "/ui/numbers.js"
 
-export const UNKNOWN = "Waiting for the first figures."
+export const UNKNOWN = "Waiting for figures."
 const ROWS_MAX = 200
 const TOTAL = ""
-/** Between samples that follow each other; after more the lines begin anew. */
+/** The largest gap between consecutive samples; after a longer one the lines start anew. */
 const GAP_US_MAX = 2_500_000
 
-/** @typedef {{stream: any, topic: any}} Place of the sample that was heard last */
+/** @typedef {{stream: any, topic: any}} Place in the latest sample */
 
 export class Topics {
   #choose
@@ -74,7 +74,7 @@ export class Topics {
     say(byId("total-lag"), lags.length ? count(Math.max(...lags)) : "–")
     const values = this.#history.of(TOTAL)
     draw(byId("total-chart"), values)
-    say(byId("total-caption"), `the last minute, at most ${rate(Math.max(...values))} messages a second`)
+    say(byId("total-caption"), `last minute, maximum ${rate(Math.max(...values))} messages/s`)
   }
 
   #list(sample) {
@@ -91,7 +91,7 @@ export class Topics {
     )
     arrange(byId("topics"), [byId("topics").tHead, ...streams.map((stream) => this.#body(stream, listed))])
     byId("topics").hidden = !streams.length
-    const nothing = wanted ? "No name has that in it." : "There are no streams yet. They appear here as they are created."
+    const nothing = wanted ? "No name contains this." : "There are no streams yet. New ones appear here."
     notice(byId("topics-notice"), streams.length ? "" : nothing)
     const left = fitting.length - listed.length
     notice(byId("topics-more"), left > 0 ? `and ${plural(left, "more topic")}: filter by name to see them` : "")
@@ -128,7 +128,7 @@ export class Topics {
     return row.element
   }
 
-  /** What is not there any more. */
+  /** Forgets the rows of streams and topics that no longer exist. */
   #forget(sample) {
     const keys = new Set(placesOf(sample).map(({ stream, topic }) => keyOf(stream, topic)))
     for (const key of this.#rows.keys()) if (!keys.has(key)) this.#rows.delete(key)

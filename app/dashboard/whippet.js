@@ -1,5 +1,5 @@
 /**
- * A client of Whippet for browsers: commands and subscriptions over one WebSocket that comes back by itself.
+ * A client of Whippet for browsers: commands and subscriptions over one WebSocket, which reconnects by itself.
  *
  *     import { connect, textOf } from "/ui/whippet.js"
  *
@@ -9,16 +9,16 @@
  *       console.log(message.partition_id, message.header.offset, textOf(message.payload))
  *     }
  *
- * Commands, their members and what can be subscribed to are in docs/websocket.md, by the same names. How it works:
+ * Commands, their members and the subscriptions are described in docs/websocket.md, by the same names. How it works:
  *
- * 1. A client is connected, or tries to be, at growing distances, until it is closed or its sign-in is refused.
- * 2. A command that was under way when the connection broke is refused with `disconnected`: nobody here knows whether it
- *    was carried out. A command that is called while there is no connection waits for one.
- * 3. A subscription outlives connections. That of a topic goes on behind the last message that came: none is lost, none
- *    comes twice. That of a group becomes a member again; what it has not acknowledged comes again, to it or to others.
- *    Rates and events have no place to go on at: those of the meantime are not told.
- * 4. What came and was not read yet is at most the `window` of its subscription: the server is granted one more for each
- *    that is read. Who reads slowly is sent slowly.
+ * 1. A client is connected, or tries to connect at growing intervals, until it is closed or its sign-in is refused.
+ * 2. A command in progress when the connection breaks is rejected with `disconnected`: the client cannot know whether it
+ *    was executed. A command that is called without a connection waits for one.
+ * 3. A subscription outlives connections. That of a topic resumes after the last message received: none is lost, none is
+ *    received twice. That of a group becomes a member again; messages that it has not acknowledged are sent again, to it
+ *    or to others. Rates and events cannot be resumed: those in between are lost.
+ * 4. At most `window` messages of a subscription are received and not read: the server is granted one more for each that
+ *    is read, so a slow reader receives slowly.
  *
  * @module
  */
@@ -28,11 +28,11 @@ const RETRY_MS_FIRST = 250
 const RETRY_MS_MAX = 10_000
 const HEARTBEAT_MS = 10_000
 const TIMER_MS_MAX = 2 ** 31 - 1
-/** Of the life of an access token, after which it is exchanged for a new one. */
+/** The part of the lifetime of an access token after which it is exchanged for a new one. */
 const REFRESHED_AT = 0.75
-/** Errors that may be gone the next time. Any other one that a sign-in is refused with is final. */
+/** Errors that may not occur the next time. Any other error of a sign-in is final. */
 const PASSING = new Set(["disconnected", "error", "not_ready", "service_unavailable", "transient_not_accepted"])
-/** Ends of a subscription behind which it goes on. */
+/** Ends after which a subscription resumes. */
 const GOES_ON = new Set(["stopping", "changed", "unauthenticated"])
 /** The cursor of a topic without partitions. */
 const NOWHERE = "-"
@@ -40,13 +40,13 @@ const BEGINNINGS = ["from", "last", "offset", "offsets", "timestamp", "consumer"
 
 /**
  * @typedef {object} Options
- * @property {string} [url] of the channel; without it `/ws` of the server that the page is from
+ * @property {string} [url] of the channel; default: `/ws` of the server that the page is from
  * @property {string} [username] with a `password`
- * @property {string} [password] stays in memory, for when the token that it gives has ended
+ * @property {string} [password] kept in memory, for when the token that it returns has expired
  * @property {string} [token] instead: an access token or a personal access token
  * @property {number} [expiry] of the access token, in seconds since 1970, so that it is exchanged in time
- * @property {string | (() => string | Promise<string>)} [ticket] instead: one of `POST /tickets`. It is good once, so only
- *   a function, which gets another one, can come back after a disconnect.
+ * @property {string | (() => string | Promise<string>)} [ticket] instead: one of `POST /tickets`. It is valid once, so only
+ *   a function, which gets another one, can reconnect.
  *
  * @typedef {"connecting" | "connected" | "waiting" | "closed"} State
  *
@@ -54,11 +54,11 @@ const BEGINNINGS = ["from", "last", "offset", "offsets", "timestamp", "consumer"
  * @typedef {object} Message
  * @property {number} partition_id
  * @property {{id: number | string, offset: number, timestamp: number, payload_length: number}} header
- * @property {string} payload in base64: `bytesOf` and `textOf` undo that
- * @property {{key: HeaderPart, value: HeaderPart}[] | string} user_headers a text where the server cannot read them
+ * @property {string} payload in base64: `bytesOf` and `textOf` decode it
+ * @property {{key: HeaderPart, value: HeaderPart}[] | string} user_headers a string if the server cannot decode them
  */
 
-/** What the server has refused, or what became of the connection. */
+/** A refusal of the server, or the end of the connection. */
 export class WhippetError extends Error {
   /** @param {{code: string, reason: string, id?: number, field?: string | null}} said */
   constructor({ code, reason, id = 0, field = null }) {
@@ -74,7 +74,7 @@ export class WhippetError extends Error {
 }
 
 /**
- * A client that is signed in. Rejects if the first attempt fails; `new Client(options)` goes on trying.
+ * Returns a client that is signed in. Rejects if the first attempt fails; `new Client(options)` keeps trying.
  *
  * @param {Options} options
  * @returns {Promise<Client>}
@@ -97,25 +97,25 @@ export async function connect(options) {
 // ----------------------------------------------------------------------------------------------------------- a client
 
 /**
- * Signed in, or trying to be. Says `state` when that changes, with `detail.state`, the `detail.error` that it is because
- * of, and `detail.retryAt`, in ms since 1970; and `token` when it has got another access token.
+ * A client that is signed in, or trying to be. It dispatches `state` when that changes, with `detail.state`, the
+ * `detail.error` that caused it, and `detail.retryAt`, in ms since 1970; and `token` when it has a new access token.
  */
 export class Client extends EventTarget {
-  /** That it signs in with, and its end: with a password those that were given for it. @type {string | undefined} */
+  /** The token that it signs in with, and its expiry; with a password, those that the login returned. @type {string | undefined} */
   token
   /** @type {number | undefined} */
   expiry
   #options
   /** @type {State} */
   #state = "connecting"
-  /** That is open, or opening. @type {Link | undefined} */
+  /** The open or opening connection. @type {Link | undefined} */
   #link
   /** @type {Set<Subscription>} */
   #subscriptions = new Set()
   #connected = later()
   #refreshing
   #hasUsedTicket = false
-  /** How far the clock here is ahead of the server's, in ms. */
+  /** How far the local clock is ahead of the server's, in ms. */
   #ahead = 0
   #stopWaiting = () => {}
 
@@ -125,9 +125,9 @@ export class Client extends EventTarget {
     this.#options = options
     this.token = options.token
     this.expiry = options.expiry
-    /** Resolved when it is signed in for the first time; rejected when it never will be. @type {Promise<void>} */
+    /** Resolves when it is signed in for the first time; rejects when it never will be. @type {Promise<void>} */
     this.ready = this.#connected.promise
-    /** Now, while it waits to try again. */
+    /** Ends the wait before the next attempt. */
     this.retry = () => this.#stopWaiting()
     globalThis.addEventListener?.("online", this.retry)
     this.#refreshLater()
@@ -140,7 +140,7 @@ export class Client extends EventTarget {
   }
 
   /**
-   * Has a command carried out, and resolves with its answer.
+   * Executes a command, and resolves with its response.
    *
    * @param {string} cmd an operation of the HTTP API, such as `get_topics`
    * @param {object} [members]
@@ -155,9 +155,9 @@ export class Client extends EventTarget {
   }
 
   /**
-   * @param {{to: "topic" | "group" | "stats" | "events", [member: string]: any}} wanted all that the command takes, but
+   * @param {{to: "topic" | "group" | "stats" | "events", [member: string]: any}} wanted all members of the command, except
    *   `credit`, which is granted as items are read
-   * @param {{window?: number}} [options] how many may have come and wait to be read
+   * @param {{window?: number}} [options] how many items may be received and not read
    * @returns {Subscription}
    */
   subscribe(wanted, { window = WINDOW } = {}) {
@@ -168,7 +168,7 @@ export class Client extends EventTarget {
     return subscription
   }
 
-  /** For good: subscriptions end, and commands that wait are refused. */
+  /** Closes the client: subscriptions end, and waiting commands are rejected. */
   close() {
     this.#finish(null)
   }
@@ -204,13 +204,13 @@ export class Client extends EventTarget {
     found.protocol = found.protocol.replace("http", "ws")
     if (ticket === undefined) return found
     if (typeof ticket === "string" && this.#hasUsedTicket) {
-      throw new WhippetError({ code: "ticket_used", reason: "A ticket is good once: give a function that gets another" })
+      throw new WhippetError({ code: "ticket_used", reason: "A ticket is valid once: pass a function that gets another" })
     }
     this.#hasUsedTicket = true
     try {
       found.searchParams.set("ticket", typeof ticket === "string" ? ticket : await ticket())
     } catch (error) {
-      throw disconnected(`There is no ticket: ${error.message}`)
+      throw disconnected(`Cannot get a ticket: ${error.message}`)
     }
     return found
   }
@@ -222,7 +222,7 @@ export class Client extends EventTarget {
       try {
         return void (await this.#link.ask("sign_in", { token: this.token }))
       } catch (error) {
-        // The token may have ended; the password has not.
+        // The token may have expired; the password has not.
         if (username === undefined || PASSING.has(error.code)) throw error
       }
     }
@@ -240,7 +240,7 @@ export class Client extends EventTarget {
   #refreshLater() {
     clearTimeout(this.#refreshing)
     if (this.expiry === undefined) return
-    // A token says in whole seconds when it was given: it may be older than that by nearly one.
+    // The issue time of a token is in whole seconds: it may be older by nearly one.
     const ms = Math.max((this.expiry * 1000 - Date.now() + this.#ahead - 1000) * REFRESHED_AT, 1000)
     const refresh = ms > TIMER_MS_MAX ? () => this.#refreshLater() : () => this.#refresh()
     this.#refreshing = setTimeout(refresh, Math.min(ms, TIMER_MS_MAX))
@@ -251,7 +251,7 @@ export class Client extends EventTarget {
       this.#keep(await this.call("refresh_token", { token: this.token }))
       await this.call("sign_in", { token: this.token })
     } catch (error) {
-      // The old one is good until it ends; then the connection signs in anew, or says why it cannot.
+      // The old token is valid until it expires; then the connection signs in anew, or reports why it cannot.
       if (PASSING.has(error.code)) this.#refreshLater()
     }
   }
@@ -271,7 +271,7 @@ export class Client extends EventTarget {
 
   async #wait(error, ms) {
     if (this.#state === "closed") return
-    // Those who were cut off together should not come back together.
+    // Clients that were disconnected together should not reconnect together.
     const jittered = ms * (0.5 + Math.random() / 2)
     this.#become("waiting", error, Date.now() + jittered)
     await new Promise((resolve) => {
@@ -280,7 +280,7 @@ export class Client extends EventTarget {
     })
   }
 
-  /** @param {Error | null} error none: it was told to */
+  /** @param {Error | null} error null: it was closed by its user */
   #finish(error) {
     if (this.#state === "closed") return
     const ended = error ?? disconnected("The client is closed")
@@ -301,9 +301,9 @@ export class Client extends EventTarget {
 
 // ------------------------------------------------------------------------------------------------------- a connection
 
-/** One WebSocket, as long as it lasts: what is asked and answered, and what is said of subscriptions. */
+/** One WebSocket: sends commands, and passes responses and the items of subscriptions on. */
 class Link {
-  /** By number, those that hear what is said of them. @type {Map<number, Subscription>} */
+  /** Subscriptions by number. @type {Map<number, Subscription>} */
   subscriptions = new Map()
   #socket
   #asked = new Map()
@@ -315,9 +315,9 @@ class Link {
 
   /** @param {URL} url */
   constructor(url) {
-    /** Rejected if it never opens. @type {Promise<void>} */
+    /** Rejects if it never opens. @type {Promise<void>} */
     this.opened = this.#opened.promise
-    /** Resolved with the error that tells why, when it is over. @type {Promise<WhippetError>} */
+    /** Resolves with the reason when it has ended. @type {Promise<WhippetError>} */
     this.ended = this.#ended.promise
     this.#socket = new WebSocket(url)
     this.#socket.onopen = () => this.#opened.resolve()
@@ -336,7 +336,7 @@ class Link {
     return asked.promise
   }
 
-  /** Does not wait for the other side, which may not be there any more. */
+  /** Does not wait for the server, which may be gone. */
   end(reason = "The connection was ended") {
     const error = disconnected(reason)
     clearInterval(this.#beats)
@@ -357,24 +357,24 @@ class Link {
     else asked?.resolve(said.ok)
   }
 
-  /** A server that has gone without a word is noticed by its silence when it is asked. */
+  /** Detects a server that is gone: it does not respond to a ping. */
   #beat() {
     this.#silentBeats++
     if (this.#silentBeats === 2) this.ask("ping", {}).catch(ignored)
-    if (this.#silentBeats > 2) this.end("The server does not answer any more")
+    if (this.#silentBeats > 2) this.end("The server no longer responds")
   }
 }
 
 // ----------------------------------------------------------------------------------------------------- a subscription
 
 /**
- * What is said of one, for `for await`: messages of a topic or a group, samples of rates, events. A loop that ends ends
- * the subscription. An end that nobody asked for is thrown, behind all that came before it.
+ * An async iterable of messages of a topic or a group, samples of rates, or events. Leaving the loop ends the
+ * subscription. If the server ends it, the loop throws, after all items received before.
  */
 export class Subscription {
-  /** How many messages, samples or events were left out before what was read last. */
+  /** Number of messages, samples or events that were skipped before the last item read. */
   skipped = 0
-  /** Of a group: what the server has said last of the partitions that are its own. @type {any} */
+  /** Of a group: the latest assignment of partitions. @type {any} */
   assigned = null
   #wanted
   #window
@@ -385,13 +385,13 @@ export class Subscription {
   /** @type {{item: any, skipped: number, cursor?: string}[]} */
   #queue = []
   #readers = []
-  /** Read, and not granted again yet. */
+  /** Items read whose credit was not granted again yet. */
   #owed = 0
   #isOver = false
   #failure = null
-  /** Behind all that came. @type {string | undefined} */
+  /** The position after all items received. @type {string | undefined} */
   #reached
-  /** Behind all that was read, by partition. */
+  /** The position after all items read, by partition. */
   #read = new Map()
   #begun = later()
 
@@ -400,11 +400,11 @@ export class Subscription {
     this.#wanted = wanted
     this.#window = window
     this.#forget = forget
-    /** Resolved when the server has begun it: what is sent from then on will come. @type {Promise<void>} */
+    /** Resolves when the server has started it: everything sent from then on is received. @type {Promise<void>} */
     this.ready = this.#begun.promise
   }
 
-  /** Of a topic: behind the message that was read last, to go on there another time. @returns {string | undefined} */
+  /** Of a topic: the position after the last message read, to resume there later. @returns {string | undefined} */
   get cursor() {
     return this.#read.size ? [...this.#read].map(([partition, offset]) => `${partition}:${offset}`).join() : undefined
   }
@@ -433,7 +433,7 @@ export class Subscription {
     return { done: true, value: undefined }
   }
 
-  /** Ends it. What came and was not read is dropped. */
+  /** Ends it. Items that were not read are dropped. */
   close() {
     this.#queue = []
     this.#failure = null
@@ -441,7 +441,7 @@ export class Subscription {
   }
 
   /**
-   * Of a group: everything up to this message of its partition is done with.
+   * Of a group: acknowledges all messages of the partition up to this one.
    *
    * @param {Message} message
    */
@@ -476,7 +476,7 @@ export class Subscription {
   _detach() {
     this.#link = undefined
     this.#number = 0
-    // What was not acknowledged comes again, perhaps to another member.
+    // Messages that were not acknowledged are sent again, perhaps to another member.
     if (this.#wanted.to === "group" && this.#wanted.ack !== "auto") this.#queue = []
   }
 
@@ -493,7 +493,7 @@ export class Subscription {
     while (this.#readers.length && this.#queue.length) this.#readers.shift().resolve(this.#take())
   }
 
-  /** @package @param {Error | null} error none: somebody has asked for it */
+  /** @package @param {Error | null} error null: it was ended by its user */
   _end(error) {
     if (this.#isOver) return
     this.#isOver = true
@@ -535,7 +535,7 @@ export class Subscription {
     }
   }
 
-  /** Not one by one, but so early that a quick reader never waits. */
+  /** Grants in batches, but so early that a quick reader never waits. */
   #grant() {
     if (!this.#number || this.#owed * 2 < this.#window) return
     this.#ask("grant", { credit: this.#owed }).catch(ignored)
@@ -555,45 +555,45 @@ export class Subscription {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------- octets
+// -------------------------------------------------------------------------------------------------------------- bytes
 
 /** @param {string} base64 @returns {Uint8Array} */
 export function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))
 }
 
-/** What is not UTF-8 becomes U+FFFD. @param {string} base64 @returns {string} */
+/** Invalid UTF-8 becomes U+FFFD. @param {string} base64 @returns {string} */
 export function textOf(base64) {
   return new TextDecoder().decode(bytesOf(base64))
 }
 
-/** For a payload that is to be sent. @param {string | Uint8Array} content @returns {string} */
+/** Encodes a payload. @param {string | Uint8Array} content @returns {string} */
 export function base64Of(content) {
   const bytes = typeof content === "string" ? new TextEncoder().encode(content) : content
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))
 }
 
-/** Half of a letter is not JSON: the server could not even read the id of the command to refuse it by. */
+/** A lone surrogate is not valid JSON: the server could not even read the id of the command to refuse it. */
 function whole(name, value) {
   if (typeof value !== "string" || !/\p{Surrogate}/u.test(value)) return value
-  throw new WhippetError({ code: "bad_request", id: 400, reason: `\`${name}\` has half of a letter in it`, field: name })
+  throw new WhippetError({ code: "bad_request", id: 400, reason: `\`${name}\` contains a lone surrogate`, field: name })
 }
 
-/** JSON, but a number that JavaScript cannot hold, such as the id of a message, becomes a text of its digits. */
+/** Parses JSON; an integer that JavaScript cannot represent, such as the id of a message, becomes a string of its digits. */
 function decode(text) {
-  // Within a text every quote is escaped, so this only finds members.
+  // Quotes within strings are escaped, so this only finds members.
   const exact = text.replace(/"(\w+)":(\d{16,})/g, (whole, name, digits) =>
     Number.isSafeInteger(Number(digits)) ? whole : `"${name}":"${digits}"`,
   )
   return JSON.parse(exact)
 }
 
-/** @param {number | Record<string, number>} skipped by partition, or all */
+/** @param {number | Record<string, number>} skipped by partition, or in total */
 function totalOf(skipped = 0) {
   return typeof skipped === "number" ? skipped : Object.values(skipped).reduce((sum, each) => sum + each, 0)
 }
 
-/** When an access token was made, by the clock of the server, in ms since 1970. @param {string} token */
+/** When an access token was issued, by the clock of the server, in ms since 1970. @param {string} token */
 function givenAt(token) {
   try {
     return JSON.parse(atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/"))).iat * 1000
@@ -607,16 +607,16 @@ function disconnected(reason) {
 }
 
 function sentenceOf(code, reason) {
-  // 1006: it did not come about, or broke without a word.
+  // 1006: it was never established, or broke without a close frame.
   if (code === 1006) return "The server cannot be reached"
   if (code === 1001) return "The server has stopped"
-  return `The connection was closed: ${reason || "it did not say why"} (${code})`
+  return `The connection was closed: ${reason || "no reason given"} (${code})`
 }
 
-/** Where a connection that ends says enough. */
+/** For errors that the end of the connection reports as well. */
 function ignored() {}
 
-/** A promise for others to settle. Nobody needs to hear that it was rejected. */
+/** A promise that others settle. Its rejection may go unhandled. */
 function later() {
   let resolve, reject
   const promise = new Promise((...settle) => ([resolve, reject] = settle))

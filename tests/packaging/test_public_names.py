@@ -75,11 +75,14 @@ def test_documents_use_public_names_only(page: Path) -> None:
                 assert name in public(module).__all__, f"{page.name}: {module}.{name} is not public"
 
 
-async def test_the_programs_on_the_page_run_in_order(tmp_path: Path) -> None:
+async def test_the_programs_on_the_page_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     async with serving(tmp_path / "data") as server:
+        credentials, _, at = server.address.removeprefix("iggy://").rpartition("@")
+        username, _, password = credentials.partition(":")
+        monkeypatch.setenv("WHIPPET_PASSWORD", password)
         for program in programs(PYTHON_PAGE):
-            for_here = program.replace("iggy://iggy:iggy@127.0.0.1:8090", server.address)
+            for_here = program.replace("127.0.0.1:8090", at).replace("//iggy:", f"//{username}:")
             code = compile(for_here, PYTHON_PAGE.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             running = eval(code, names)
             if running is not None:

@@ -103,7 +103,7 @@ def test_a_personal_access_token_signs_in_as_well(page: Page, server: Server) ->
     page.get_by_role("button", name="Sign in with a token instead").click()
     page.get_by_label("Access token").fill("nonsense")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_have_text("This token is not valid, or not any more.")
+    expect(page.get_by_role("alert")).to_have_text("This token is invalid or has expired.")
     page.get_by_label("Access token").fill(token)
     page.keyboard.press("Enter")
     expect(page.locator("#connection")).to_have_text("Live")
@@ -241,7 +241,7 @@ def test_names_are_text_as_well(page: Page, server: Server) -> None:
     expect(page.locator("#tail-title")).to_have_text("<b>bold</b> / <img src=x onerror=alert(1)>")
     assert page.locator("#topics :is(b, img)").count() == 0
     server.http.delete("/streams/%3Cb%3Ebold%3C%2Fb%3E").raise_for_status()
-    expect(page.locator("#tail-notice")).to_contain_text("The tail has ended")
+    expect(page.locator("#tail-notice")).to_contain_text("The subscription has ended")
 
 
 def test_payloads_are_shown_as_what_they_are_or_as_what_is_asked_for(page: Page, server: Server) -> None:
@@ -273,11 +273,11 @@ def test_a_pause_holds_the_list_and_what_comes_meanwhile_is_counted(page: Page, 
     expect(messages(page).first).to_contain_text("before")
     page.get_by_role("button", name="Pause").click()
     server.send("pauses", "t", *map(str, range(300)))
-    expect(page.locator("#tail-state")).to_have_text("Paused: 300 messages since")
+    expect(page.locator("#tail-state")).to_have_text("Paused: 300 new messages")
     assert messages(page).count() == 1
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     server.send("pauses", "t", "after")
-    expect(page.locator("#messages .gap").first).to_contain_text("not shown")
+    expect(page.locator("#messages .gap").first).to_contain_text("skipped")
     expect(page.locator("#tail-state")).to_have_text("")
 
 
@@ -288,9 +288,9 @@ def test_a_burst_ends_with_its_newest_message_and_how_many_are_not_shown(page: P
     server.send("bursts", "t", *map(str, range(300)))
     expect(messages(page).first).to_contain_text("offset 299")
     shown = page.locator("#messages > li:not(.gap)").count()
-    expect(page.locator("#messages .gap")).to_have_text(f"{300 - shown} messages not shown")
+    expect(page.locator("#messages .gap")).to_have_text(f"{300 - shown} messages skipped")
     page.get_by_label("Show as").select_option("text")
-    expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages not shown")
+    expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages skipped")
 
 
 def test_it_begins_where_it_is_asked_to_and_follows_one_partition(page: Page, server: Server) -> None:
@@ -319,7 +319,7 @@ def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(browser: 
         expect(messages(page).first).to_contain_text("before")
         expect(page.locator("#topics")).to_be_visible()
         server.kill()
-        expect(page.locator("#banner-text")).to_contain_text("The figures are those of")
+        expect(page.locator("#banner-text")).to_contain_text("The figures are from")
         expect(page.locator("#connection")).to_have_text("Not connected")
         expect(page.locator("#announcer")).to_have_text("Not connected. The server cannot be reached.")
         expect(page).to_have_title("Not connected – Whippet")
