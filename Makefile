@@ -1,18 +1,18 @@
-# Everything that people do twice. `make run` and `make test` are all a newcomer needs; both set up .venv by themselves.
+# A target for everything that is done more than once. Newcomers need `make run` and `make test`; both set up .venv.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON2 ?= python2.7
-# Two a core: many tests wait for another process, and not for a core.
+# Two per core: many tests wait for another process, not for a core.
 WORKERS ?= $(shell expr 2 '*' $$(nproc))
 
-# Half of what tests wait for is the disk. `make test` has its files in memory where there is plenty, `make test-long` on
-# the disk.
+# Half of the time of the tests is spent on the disk. `make test` keeps its files in memory if there is enough,
+# `make test-long` on the disk.
 IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts && ! grep -q ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts \
   && test $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 6000000 && awk '/^MemAvailable/ {exit $$2 < 12000000}' /proc/meminfo \
   && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
-# What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
+# Programs that tests need and PyPI does not have, with their Debian packages.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
 .PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture starvation torture-spark \
@@ -21,27 +21,27 @@ PROGRAMS := chromium:chromium pg_createcluster:postgresql
 # All targets install into the same environment.
 .NOTPARALLEL:
 
-run: $(VENV)/.installed-server  ## set up what the server needs, then start it on its embedded local store
+run: $(VENV)/.installed-server  ## install what the server needs, then start it on the data folder local_data
 	exec $(BIN)/whippet serve
 
-pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs: Spark, and what its sinks speak with
+pipelines: $(VENV)/.installed-pipelines  ## install what `whippet pipeline` needs: Spark, and the clients of its sinks
 
-test: setup programs  ## set up, then pass all tests
+test: setup programs  ## install everything, then run the tests
 	$(IN_MEMORY) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-test-long: setup programs  ## what `make test` leaves out: many rounds, seeds and combinations
+test-long: setup programs  ## the tests that `make test` leaves out: many rounds, seeds and combinations
 	$(BIN)/python -m pytest -n $(WORKERS) -m long $(PYTEST_ARGS)
 
-test-often: setup programs  ## some tests N times in a row, with every core busy: make test-often N=20 K=quic
+test-often: setup programs  ## run some tests N times in a row, with every core busy: make test-often N=20 K=quic
 	$(BIN)/python -m tests.often $(or $(N),20) $(if $(K),-k '$(K)') $(PYTEST_ARGS)
 
-setup: $(VENV)/.installed-dev  ## set up everything
+setup: $(VENV)/.installed-dev  ## install everything
 
-# The versions, with their hashes, are in requirements/. What is installed for more than was asked serves for less, too.
+# The versions, with their hashes, are in requirements/. A larger installation also counts as the smaller ones.
 $(VENV)/.installed-%: requirements/%.txt setup.py pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@# Spark asks the folders on its path, not the import system, which modules are installed.
+	@# Spark searches the folders on its path for modules, without the import system.
 	@ln -sfn "$(CURDIR)/pyspark_whippet" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pyspark_whippet"
 	@touch $@ $(if $(filter dev,$*),$(patsubst %,$(VENV)/.installed-%,build lint pipelines server)) \
 	  $(if $(filter build lint pipelines,$*),$(VENV)/.installed-server)
@@ -53,10 +53,10 @@ $(BIN)/pip:
 	  || { echo "Whippet needs Python 3.11 or newer, and this is $$($(PYTHON) --version 2>&1): try 'make PYTHON=python3.11'" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq $(notdir $(PYTHON))-venv; } >/dev/null 2>&1 \
-	  || { echo "$(PYTHON) cannot make virtual environments: 'apt-get install $(notdir $(PYTHON))-venv' adds that" >&2; exit 1; }
+	  || { echo "$(PYTHON) cannot create virtual environments: run 'apt-get install $(notdir $(PYTHON))-venv'" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-lock: $(BIN)/pip  ## take the newest versions that pyproject.toml allows into requirements/
+lock: $(BIN)/pip  ## lock the newest versions that pyproject.toml allows, in requirements/
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	rm -f requirements/*.txt
 	$(LOCK) --extra dev --output-file requirements/dev.txt
@@ -68,43 +68,43 @@ lock: $(BIN)/pip  ## take the newest versions that pyproject.toml allows into re
 LOCK := echo 'setuptools>=77,<90' | $(BIN)/uv pip compile --quiet pyproject.toml - --universal --python-version 3.11 \
   --generate-hashes --no-header --annotation-style line
 
-wheel: $(VENV)/.installed-build  ## the wheel and the source distribution, in dist/
+wheel: $(VENV)/.installed-build  ## build the wheel and the source distribution, in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
-programs:  ## installed if we may; else it is said, and the tests that need them are skipped
+programs:  ## install the programs that tests need, as root; otherwise warn that these tests are skipped
 	@for each in $(PROGRAMS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
 	  test -z "$$missing" \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } \
 	  || echo "some tests are skipped without these: apt-get install$$missing" >&2
 
-lint: $(VENV)/.installed-lint  ## style
+lint: $(VENV)/.installed-lint  ## check the style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-# The folders under the names that they are installed by: tools that read files do not know what setup.py says.
+# The folders under the names by which they are installed, for tools that do not read setup.py.
 TREE := $(VENV)/tree
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)/whippet
 	@cp -al whippet/. $(TREE)/whippet
 	@cp -al app bench pipelines storage transports $(TREE)/whippet
 	@cp -al pyspark_whippet tests deploy $(TREE)
-	@# Programs that other interpreters run import these by their bare names.
+	@# Programs for other interpreters import these by their bare names.
 	@cp -al tests/sdk/programs/scenario.py tests/sdk/programs/versions.py $(TREE)
 
-types: setup tree  ## mypy, strict
+types: setup tree  ## check the types with mypy, strict
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 
-imports: setup tree  ## dependencies point one way
+imports: setup tree  ## check the direction of imports
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.import_linter_cache
 
-docs: setup  ## write the pages that are generated from the code
+docs: setup  ## generate the pages that are made from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
 	$(BIN)/whippet config --toml > deploy/server.toml
 	$(BIN)/python -m whippet.pipelines.docs > docs/pipelines.md
 
-openapi: setup  ## write the OpenAPI document from the table of routes
+openapi: setup  ## generate the OpenAPI document from the table of routes
 	$(BIN)/python -m whippet.transports.http.openapi > openapi/openapi.json
 
-bench: setup  ## the benchmarks, with their yardsticks
+bench: setup  ## run the benchmarks, with their yardsticks
 	$(BIN)/whippet bench storage
 	$(BIN)/whippet bench tcp
 	$(BIN)/whippet bench http
@@ -112,33 +112,33 @@ bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench quic
 	$(BIN)/whippet bench spark
 
-torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
+torture: setup  ## kill -9 under load: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py \
 	  tests/transports/http/test_kill_over_http.py
 
-starvation: setup  ## on a quiet machine: hostile clients of every kind, beside whom others have to keep half of their rate
+starvation: setup  ## on a quiet machine: other clients must keep half of their rate next to hostile ones
 	WHIPPET_STARVATION_RATES=1 $(BIN)/python -m pytest -s -m long tests/transports/test_starvation_process.py
 
-torture-spark: setup  ## kill -9 of Spark and of the gateway while topics are copied: make torture-spark ROUNDS=100
+torture-spark: setup  ## kill -9 Spark and the gateway while topics are copied: make torture-spark ROUNDS=100
 	WHIPPET_SPARK_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/pyspark_whippet/test_kills.py
 
-fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
+fuzz: setup  ## send a live server bytes that no client should send: make fuzz SECONDS=600
 	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py
 
-schemathesis: setup  ## the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
+schemathesis: setup  ## test the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
 	WHIPPET_SCHEMATHESIS_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -s tests/transports/http/test_schemathesis.py
 
-mutants: setup  ## do the tests notice? Small mistakes, one at a time: make mutants PACKAGE=storage N=50 SEED=1
+mutants: setup  ## mutation tests, small mistakes one at a time: make mutants PACKAGE=storage N=50 SEED=1
 	$(BIN)/python -m tests.mutants.sample $(or $(PACKAGE),storage) -n $(or $(N),50) --seed $(or $(SEED),1) $(if $(AGAIN),--again)
 
-autobahn: setup  ## Autobahn's suite for WebSocket, with a Python 2 to run it: make autobahn PYTHON2=python2.7
+autobahn: setup  ## Autobahn's test suite for WebSocket, run by Python 2: make autobahn PYTHON2=python2.7
 	test -d $(VENV)/autobahn || { $(PYTHON2) -m pip install --quiet --target $(VENV)/autobahn autobahntestsuite==0.8.2 && touch $(VENV)/autobahn/zope/__init__.py; }
 	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
 
-suites: setup  ## the tests that the official clients publish, against this gateway: make suites K="python go"
+suites: setup  ## run the tests that the official clients publish: make suites K="python go"
 	$(BIN)/python -m tests.suites.run $(K)
 
-spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
+spark-zip: setup  ## build the data source for spark-submit --py-files: dist/whippet-spark.zip
 	$(BIN)/python -m whippet.pipelines.spark_zip dist/whippet-spark.zip
 
 clean:

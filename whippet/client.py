@@ -2,7 +2,7 @@
 
     from whippet.client import connect, consumer, producer
 
-    async with await connect("iggy://iggy:iggy@localhost:8090") as client:
+    async with await connect("iggy://iggy:<password>@localhost:8090") as client:
         async with producer(client, "orders", "eu") as orders:
             await orders.send(b"the first order")
         async with consumer(client, "orders", "eu", "billing", follow=False) as received:
@@ -10,7 +10,7 @@
                 print(message.offset, message.payload)
 
 Every command of the server is a method of the client as well: `await client.create_stream("orders")`. The names in
-`__all__` are the public ones; they stay when the modules behind them are rearranged. docs/python.md describes them.
+`__all__` are public, and stay when the modules that define them change. docs/python.md describes them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ connect = Client.connect
 
 
 def producer(client: Client, stream: Identifier, topic: Identifier, **options: Any) -> Producer:
-    """A producer for one topic, given by number or name. `options` are those of `Producer`, such as `linger_ms`."""
+    """Returns a producer for one topic, given by id or name. `options` are those of `Producer`, such as `linger_ms`."""
     return Producer(client, stream, topic, **options)
 
 
@@ -90,7 +90,7 @@ def consumer(
 def consumer(
     client: Client, stream: Identifier, topic: Identifier, name: Identifier, *, group: bool = False, **options: Any
 ) -> Consumer | GroupConsumer:
-    """A consumer that reads one partition, or, with `group=True`, a member of the consumer group of that name, which
+    """Returns a consumer that reads one partition, or, with `group=True`, a member of the consumer group of that name, which
     reads the partitions that the server assigns to it. `options` are those of `Consumer` or of `GroupConsumer`."""
     if group:
         return GroupConsumer(client, stream, topic, name, **options)

@@ -57,7 +57,7 @@ def said_by_make(folder: Path, python: str, script: str) -> list[str]:
         (
             "python3.12",
             WITHOUT_VENV,
-            "python3.12 cannot make virtual environments: 'apt-get install python3.12-venv' adds that",
+            "python3.12 cannot create virtual environments: run 'apt-get install python3.12-venv'",
         ),
     ],
 )

@@ -103,7 +103,7 @@ async def test_the_example_in_the_docstring_of_the_client_works(
     async with serving(tmp_path / "data") as server, await server.client() as client:
         await client.create_stream("orders")
         await client.create_topic("orders", "eu")
-        program = shown.replace("iggy://iggy:iggy@localhost:8090", server.address)
+        program = shown.replace("iggy://iggy:<password>@localhost:8090", server.address)
         running = eval(compile(program, "docstring", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
         assert asyncio.iscoroutine(running)
         await running

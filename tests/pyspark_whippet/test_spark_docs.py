@@ -73,10 +73,10 @@ def test_the_programs_on_the_page_run_in_order(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark.streams, "addListener", lambda listener: None)
+    monkeypatch.setenv("WHIPPET_PASSWORD", PASSWORD)
     lake.forget("shop")
     here = {
         "http://127.0.0.1:3000": lake.url,
-        '"password": "iggy"': f'"password": "{PASSWORD}"',
         "/tmp/checkpoints": str(tmp_path),
         "/var/lib/whippet": str(lake.folder),
     }

@@ -149,7 +149,7 @@ def test_streams_and_topics_are_shown_with_their_rates_and_groups_with_their_lag
     lease = "/streams/figures/topics/busy/consumer-groups/billing/leases?expiry=60s"
     server.http.post(lease).raise_for_status()
     expect(group.get_by_role("cell").nth(0)).to_have_text("1")
-    page.get_by_label("Show only those").fill("FIGURES / i")
+    page.get_by_label("Show only names").fill("FIGURES / i")
     expect(table.locator("button.topic")).to_have_text(["idle"])
 
 
@@ -179,7 +179,7 @@ def test_who_may_read_one_topic_opens_it_by_its_name(page: Page, server: Server)
     alice = {"username": "alice", "password": "alice's", "status": "active", "permissions": permissions}
     server.post("/users", alice)
     sign_in(page, server, username="alice", password="alice's")
-    expect(page.locator("#topics-notice")).to_contain_text("You may not read all streams.")
+    expect(page.locator("#topics-notice")).to_contain_text("You have no permission to read all streams.")
     page.get_by_label("Stream", exact=True).fill("private")
     page.get_by_label("Topic", exact=True).fill("own")
     page.get_by_role("button", name="Open").click()
@@ -258,7 +258,7 @@ def test_payloads_are_shown_as_what_they_are_or_as_what_is_asked_for(page: Page,
     expect(octets.locator("pre")).to_have_text("0000  00 01 ff 3c 68 65 6c 6c 6f 3e                    ···<hello>")
     expect(text.locator("pre")).to_have_text("žluťoučký 🐕")
     expect(long.locator("pre")).to_have_text("x" * 2048)
-    long.get_by_role("button", name="Show the other 3.0 kB").click()
+    long.get_by_role("button", name="Show the remaining 3.0 kB").click()
     expect(long.locator("pre")).to_have_text("x" * 5000)
     page.get_by_label("Show as").select_option("text")
     expect(messages(page).nth(3).locator("pre")).to_have_text(exact)
@@ -301,9 +301,9 @@ def test_it_begins_where_it_is_asked_to_and_follows_one_partition(page: Page, se
     expect(messages(page)).to_have_count(30)
     page.get_by_label("Partition").select_option("1")
     expect(messages(page)).to_have_count(15)
-    page.get_by_label("Begin with").select_option("new")
+    page.get_by_label("Start at").select_option("new")
     expect(messages(page)).to_have_count(0)
-    page.get_by_label("Begin with").select_option("first")
+    page.get_by_label("Start at").select_option("first")
     expect(messages(page)).to_have_count(15)
     expect(messages(page).last).to_contain_text("offset 0")
 
@@ -439,7 +439,7 @@ def test_the_keyboard_reaches_a_topic_and_its_messages(browser: Browser, server:
     with a_page(browser, viewport={"width": 390, "height": 844}) as page:
         signed_in(page, server)
         expect(page.locator("#topics")).to_be_visible()
-        page.get_by_label("Show only those").fill("orders / us")
+        page.get_by_label("Show only names").fill("orders / us")
         page.keyboard.press("Tab")
         expect(page.get_by_role("button", name="us", exact=True)).to_be_focused()
         page.keyboard.press("Enter")
