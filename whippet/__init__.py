@@ -1,8 +1,8 @@
 """Whippet, a persistent message-streaming gateway compatible with Apache Iggy.
 
 Other programs may import two modules: `whippet.client`, an async client, and `whippet.spark`, the data source of Spark.
-Everything else (`whippet.app`, `whippet.storage`, `whippet.transports`, `whippet.pipelines`, `whippet.bench`) belongs to
-the server and may change with any release.
+Everything else (`whippet.app`, `whippet.storage`, `whippet.transports`, `whippet.pipelines`, `whippet.bench`) belongs
+to the server and may change with any release.
 """
 
 import pkgutil

@@ -90,8 +90,8 @@ def consumer(
 def consumer(
     client: Client, stream: Identifier, topic: Identifier, name: Identifier, *, group: bool = False, **options: Any
 ) -> Consumer | GroupConsumer:
-    """Returns a consumer that reads one partition, or, with `group=True`, a member of the consumer group of that name, which
-    reads the partitions that the server assigns to it. `options` are those of `Consumer` or of `GroupConsumer`."""
+    """Returns a consumer that reads one partition, or, with `group=True`, a member of the consumer group of that name,
+    which reads the partitions assigned to it. `options` are those of `Consumer` or of `GroupConsumer`."""
     if group:
         return GroupConsumer(client, stream, topic, name, **options)
     return Consumer(client, stream, topic, name, **options)
