@@ -1,7 +1,7 @@
-"""How tests are dealt to the processes that run them, how `async def` tests are run, and where compiled code is kept.
+"""How tests are distributed to processes, how `async def` tests are run, and where bytecode is kept.
 
-A file stays together, because its tests share servers. So do files whose tests share one Java, which takes a gigabyte
-and ten seconds. What takes longest begins first.
+A file stays together, because its tests share servers. So do files whose tests share one Java process, which takes a
+gigabyte and ten seconds. The slowest start first.
 """
 
 from __future__ import annotations

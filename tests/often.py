@@ -1,8 +1,7 @@
-"""Runs a selection of tests again and again while every core is busy, and counts which of them failed.
+"""Runs a selection of tests repeatedly while every core is busy, and counts which of them failed.
 
-`make test-often N=20 K=EXPR` calls it. Every run is a pytest process of its own, so that nothing that a run has left
-behind helps or disturbs the next one. A test that depends on how fast the machine is fails here before it fails for
-somebody else.
+`make test-often N=20 K=EXPR` calls it. Every run is a separate pytest process, so that nothing that a run leaves behind
+affects the next one. A test that depends on the speed of the machine fails here first.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
 
 def repeat(runs: int, selection: list[str]) -> int:
-    """The exit code: 0 if every run passed, 1 if a test failed, pytest's own if it could not run any."""
+    """Returns the exit code: 0 if every run passed, 1 if a test failed, pytest's own if it could not run any."""
     failures: Counter[str] = Counter()
     failed_runs = 0
     for run in range(1, runs + 1):
@@ -65,7 +64,7 @@ def repeat(runs: int, selection: list[str]) -> int:
 
 
 def run_once(selection: list[str]) -> tuple[int, str, list[str]]:
-    """pytest's exit code, what it has written, and the tests that failed."""
+    """Returns pytest's exit code, its output, and the failed tests."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={results}", f"--basetemp={folder}/tests"]

@@ -51,7 +51,7 @@ def test_a_selection_of_nothing_is_a_failure(selection: list[str]) -> None:
     assert often.repeat(1, [*selection, "-k", "nowhere"]) == 1
 
 
-def test_burners_end_with_whoever_started_them() -> None:
+def test_burners_end_with_the_process_that_started_them() -> None:
     """Also when it is killed: nothing of it runs then that could end them."""
     starter = f"""
 import contextlib, os, signal, subprocess, sys
@@ -63,7 +63,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -9
 
 
-def test_burners_end_at_the_end() -> None:
+def test_burners_end_with_the_run() -> None:
     with often.busy(2):
         children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
         assert len(children) >= 2

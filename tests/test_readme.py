@@ -149,7 +149,7 @@ def test_the_program_of_the_readme_works_again_and_again(tmp_path: Path) -> None
 
 
 @needs_curl
-def test_the_commands_of_the_page_about_http_do_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_on_the_page_about_http_work_as_described(tmp_path: Path) -> None:
     script = "\n".join(blocks((ROOT / "docs" / "http.md").read_text()))
     with starting(tmp_path / "data") as start:
         gateway = start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD=PASSWORD)
@@ -166,7 +166,7 @@ def test_the_commands_of_the_page_about_http_do_what_it_says(tmp_path: Path) -> 
 
 
 @needs_curl
-def test_the_commands_of_the_page_about_operating_do_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_on_the_page_about_operating_work_as_described(tmp_path: Path) -> None:
     page = "docs/operating.md"
     with starting(tmp_path / "local_data") as start:
         gateway = start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD=PASSWORD)

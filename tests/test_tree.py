@@ -48,7 +48,7 @@ def test_every_folder_of_tests_is_named_after_a_folder_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=named)
-def test_a_file_of_tests_says_what_it_is_about(path: Path) -> None:
+def test_every_file_of_tests_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
@@ -60,7 +60,7 @@ def test_nothing_imports_a_file_of_tests(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=named)
-def test_names_of_tests_are_sentences_of_some_length(path: Path) -> None:
+def test_names_of_tests_are_not_too_long(path: Path) -> None:
     names = list(names_in(ast.parse(path.read_text())))
     assert [name for name in names if name.startswith("test_given_")] == []
     assert [name for name in names if len(name) > NAME_LENGTH_MAX] == []

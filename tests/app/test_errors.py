@@ -35,7 +35,7 @@ def test_numbers_and_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("code", Code)
-def test_a_row_is_named_like_its_code_and_has_words_of_its_own(code: Code) -> None:
+def test_a_row_has_the_name_of_its_code_and_its_own_words(code: Code) -> None:
     row = TABLE[code]
     assert row.name == code.name.lower()
     assert row.more == "" or row.more.endswith(".")
@@ -48,7 +48,7 @@ def test_a_row_is_named_like_its_code_and_has_words_of_its_own(code: Code) -> No
 
 
 @pytest.mark.parametrize("code", [code for code in Code if "{}" in TABLE[code].words])
-def test_the_words_of_iggy_have_a_place_for_each_parameter(code: Code) -> None:
+def test_iggys_words_have_a_place_for_each_parameter(code: Code) -> None:
     places = TABLE[code].words.count("{}")
     about = [f"<{number}>" for number in range(places)]
     text = str(CommandError(code, about=about))
@@ -72,7 +72,7 @@ def test_the_words_of_iggy_have_a_place_for_each_parameter(code: Code) -> None:
         (CommandError(Code.PRODUCER_FENCED), "A producer with the same id and a higher epoch has replaced it."),
     ],
 )
-def test_an_error_says_the_words_of_iggy_and_then_more(refused: CommandError, text: str) -> None:
+def test_an_error_begins_with_iggys_words_and_adds_the_detail(refused: CommandError, text: str) -> None:
     assert str(refused) == text
     again = pickle.loads(pickle.dumps(refused))
     assert (again.code, str(again), again.about, again.detail) == (refused.code, text, refused.about, refused.detail)
@@ -111,12 +111,12 @@ def test_http_statuses_are_those_of_the_reference() -> None:
         (BatchFault.BATCH_CHECKSUM, 4039),
     ],
 )
-def test_a_refused_batch_is_refused_with_the_number_of_its_fault(fault: BatchFault, number: int) -> None:
+def test_a_refused_batch_has_the_error_number_of_its_fault(fault: BatchFault, number: int) -> None:
     error = errors.of_storage(InvalidBatch(fault, "it is wrong", 3))
     assert (error.code, error.detail) == (number, "message 3: it is wrong")
 
 
-def test_every_fault_of_a_batch_has_a_number() -> None:
+def test_every_fault_of_a_batch_has_an_error_number() -> None:
     assert all(errors.of_storage(InvalidBatch(fault, "")).code for fault in BatchFault)
 
 

@@ -1,4 +1,4 @@
-"""Clocks that go on only when a test says so: the time of day in microseconds, and monotonic seconds."""
+"""Clocks that advance only when a test says so: the time of day in microseconds, and monotonic seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOON = 1_700_000_000_000_000
 
 
 class Clock:
-    """Microseconds since 1970. A test may set them back, too."""
+    """Microseconds since 1970. A test may also set them back."""
 
     def __init__(self, now: int = NOON) -> None:
         self.now = now
@@ -26,7 +26,7 @@ class Witness(Protocol):
 
 
 class Seconds:
-    """Monotonic seconds. They stand in for the module `time`, for a clock, and for `asyncio.sleep`."""
+    """Monotonic seconds. They replace the module `time`, a clock, and `asyncio.sleep`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -43,8 +43,8 @@ class Seconds:
         self.now += seconds
 
     async def passes(self, seconds: float, listener: Listener, witness: Witness) -> None:
-        """Lets time go on for a listener. The witness is a client of it: the answer that it gets shows that the
-        listener has read all that was sent before."""
+        """Advances the time of a listener. The witness is one of its clients: the response that it gets proves that the
+        listener has read everything that was sent before."""
         assert await witness.is_alive()
         self.now += seconds
         listener.close_overdue(self.now)

@@ -1,6 +1,6 @@
-"""Python programs that begin in a process where the server is imported already.
+"""Python programs that start in a process that has already imported the server.
 
-A new interpreter takes a second of a core to import the server, and the tests start some two hundred servers. So these
+A new interpreter takes a second of a core to import the server, and the tests start some two hundred servers. So they
 are forked from a process that has imported everything and does nothing else. tests/app/test_server_process.py starts
 the server as its users do.
 """
@@ -21,7 +21,8 @@ IMPORTED = ["whippet.app.cli.main", "whippet.app.cli.serve"]
 
 
 class Forked:
-    """As much of `subprocess.Popen` as tests need, its pipes as text. `errors` is a pipe unless a file is given."""
+    """The part of `subprocess.Popen` that tests need, with its pipes as text. `errors` is a pipe unless a file is
+    given."""
 
     def __init__(self, code: str, *, env: Mapping[str, str], cwd: Path, errors: IO[str] | None = None) -> None:
         context = multiprocessing.get_context("forkserver")

@@ -1,6 +1,6 @@
-"""One Spark and one gateway, shared by all tests that need Spark; each test has topics of its own.
+"""One Spark and one gateway, shared by all tests that need Spark; each test has its own topics.
 
-tests/conftest.py makes these fixtures known to every test.
+tests/conftest.py makes these fixtures available to every test.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.app.support.process import Gateway, starting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# No Java of the tests lives long enough to be worth its optimising compiler.
+# No Java process of the tests lives long enough to benefit from its optimising compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 PASSWORD = "a-password-that-nobody-may-see"
 
 
 class Lake:
-    """A gateway as the tests see it: behind the back of Spark, over its plain HTTP API."""
+    """A gateway as the tests see it: over its plain HTTP API, without Spark."""
 
     def __init__(self, gateway: Gateway, folder: Path) -> None:
         self.gateway = gateway
@@ -45,7 +45,7 @@ class Lake:
         return {"url": self.url, "username": "iggy", "password": PASSWORD}
 
     def topic(self, partitions: int = 1, **more: object) -> str:
-        """A new one, in a stream of its own."""
+        """Creates a topic in a stream of its own."""
         stream = f"s{next(self._numbers)}"
         self.http.post("/streams", json={"name": stream}).raise_for_status()
         body = {"name": "t", "partitions_count": partitions, **more}
@@ -53,7 +53,7 @@ class Lake:
         return f"{stream}/t"
 
     def forget(self, stream: str) -> None:
-        """For who has to have a stream of this very name to himself."""
+        """Deletes a stream, for tests that need one with this very name."""
         assert self.http.delete(f"/streams/{stream}").status_code in (204, 404)
 
     def path(self, topic: str) -> str:
@@ -72,7 +72,7 @@ class Lake:
         self.http.post(f"{self.path(topic)}/messages", json=body).raise_for_status()
 
     def values(self, topic: str) -> list[list[str]]:
-        """What is in each partition."""
+        """Returns the values in each partition."""
         found = []
         for partition in range(self.partitions(topic)):
             query = {"partition_id": partition, "count": 1_000_000}
@@ -95,7 +95,7 @@ class Lake:
         return self.folder / "streams" / str(stream) / "topics" / str(self.details(topic)["id"])
 
     def drop_segments(self, topic: str, count: int, partition: int = 0) -> None:
-        """The oldest ones."""
+        """Deletes the oldest segments."""
         path = f"{self.path(topic)}/partitions/{partition}"
         self.http.delete(path, params={"segments_count": count}).raise_for_status()
 
@@ -123,11 +123,10 @@ def need_spark() -> None:
 
 
 def worker_python(folder: Path) -> Path:
-    """A Python for Spark's workers that imports pyspark from site-packages.
+    """Returns a Python for Spark's workers that imports pyspark from site-packages.
 
-    Spark puts the pyspark.zip of its own folder first in PYTHONPATH. There is no place for bytecode beside what is in a
-    zip, so every new worker would compile all of pyspark, which takes half a second of a core, three quarters of what a
-    short query costs.
+    Spark puts its own pyspark.zip first in PYTHONPATH. A zip has no place for bytecode, so every new worker would
+    compile all of pyspark, which takes half a second of a core, three quarters of the cost of a short query.
     """
     script = folder / "python"
     script.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {shlex.quote(sys.executable)} "$@"\n')
@@ -138,7 +137,7 @@ def worker_python(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     need_spark()
-    # Not before it is known that pyspark is there.
+    # Only after pyspark is known to be installed.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from pyspark_whippet import register  # noqa: PLC0415

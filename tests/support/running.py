@@ -1,4 +1,4 @@
-"""How tests run coroutines: on the event loop that the server has, and never for ever.
+"""Runs coroutines of tests on the server's event loop, with a time limit.
 
 tests/conftest.py runs every `async def` test this way. A test that needs several event loops, one after the other,
 calls `run` itself.

@@ -1,6 +1,6 @@
-"""How much a test does where it could go on for ever: a little in `make test`, the rest in `make test-long`.
+"""Sizes of tests that could run for any length of time: small in `make test`, full in `make test-long`.
 
-Whatever is marked `long` is left out unless it is asked for, by `-m long`.
+Tests with the mark `long` run only with `-m long`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 
 
 def sized(name: str, usual: int | None, *, long: int, variable: str = "") -> pytest.MarkDecorator:
-    """Parametrizes a test with both amounts; without a usual one it is for `make test-long` alone.
+    """Parametrizes a test with both amounts; without a usual one it runs only in `make test-long`.
 
-    Where the environment has the variable, its amount is the only one.
+    If the environment has the variable, its amount is the only one.
     """
     if variable in os.environ:
         return pytest.mark.parametrize(name, [int(os.environ[variable])])
@@ -24,5 +24,5 @@ def sized(name: str, usual: int | None, *, long: int, variable: str = "") -> pyt
 
 
 def mostly_long(values: Iterable[Any], usual: Collection[Any]) -> list[Any]:
-    """Values for `parametrize`, of which all but the usual ones are for `make test-long`."""
+    """Returns values for `parametrize`, of which all but the usual ones run only in `make test-long`."""
     return [value if value in usual else pytest.param(value, marks=pytest.mark.long) for value in values]

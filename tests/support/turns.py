@@ -1,4 +1,4 @@
-"""Counts the turns of the running event loop, and how much is done in each."""
+"""Counts the turns of the running event loop, and how much each of them does."""
 
 from __future__ import annotations
 

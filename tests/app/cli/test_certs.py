@@ -1,4 +1,4 @@
-"""`whippet certs`, and what a TLS client makes of what it has made."""
+"""`whippet certs`, and TLS clients that use its certificates."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def shake_hands(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
-def test_who_trusts_the_authority_trusts_the_certificate(tmp_path: Path, name: str) -> None:
+def test_a_client_that_trusts_the_authority_trusts_the_certificate(tmp_path: Path, name: str) -> None:
     assert main(["certs", "--folder", str(tmp_path)]) == 0
     shake_hands(tmp_path, name)
 
 
-def test_it_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
+def test_the_certificate_is_for_the_given_hosts(tmp_path: Path) -> None:
     main(["certs", "--folder", str(tmp_path), "gateway.lan", "10.0.0.5"])
     shake_hands(tmp_path, "gateway.lan")
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -56,26 +56,28 @@ def test_a_new_certificate_has_the_same_authority(tmp_path: Path) -> None:
     shake_hands(tmp_path, "localhost")
 
 
-def test_the_keys_are_for_their_owner_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_their_owner_can_read_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["certs", "--folder", str(tmp_path)])
     for key in ("authority.key", "server.key"):
         assert stat.S_IMODE((tmp_path / key).stat().st_mode) == 0o600
     assert "PRIVATE" not in capsys.readouterr().out
 
 
-def test_the_certificate_is_no_authority(tmp_path: Path) -> None:
+def test_the_certificate_is_not_an_authority(tmp_path: Path) -> None:
     main(["certs", "--folder", str(tmp_path)])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     assert leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
 
 
-def test_it_says_how_to_serve_with_it_and_how_to_trust_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_explains_how_to_use_and_to_trust_the_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["certs", "--folder", str(tmp_path)])
     said = capsys.readouterr().out
     for word in ("IGGY_HTTP_TLS_CERT_FILE", "IGGY_QUIC_CERTIFICATE_CERT_FILE", "--cacert", "update-ca-certificates"):
         assert word in said
 
 
-def test_an_impossible_number_of_days_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_number_of_days_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["certs", "--folder", str(tmp_path), "--days", "9999"])

@@ -1,4 +1,4 @@
-"""`whippet check` reads a folder that a real store has left, and never changes it."""
+"""`whippet check` reads the folder of a real store and never changes it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "LOCK"}
 
 
-def test_a_sound_folder_is_described(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undamaged_folder_is_summarised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "stream 0, topic 0, partition 1: 10 messages in 3 segments, first offset 0, next offset 10" in shown
     assert "2 partitions, 0 of them damaged" in shown
 
 
-def test_damage_is_named_and_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_not_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, *_, last = sorted((folder / "streams/0/topics/0/partitions/1").glob("*.log"))
     first.write_bytes(first.read_bytes()[:-1] + b"\xff")
     last.write_bytes(last.read_bytes() + b"half a batch")
@@ -57,7 +57,7 @@ def test_damage_is_named_and_left_alone(folder: Path, capsys: pytest.CaptureFixt
     assert contents(folder) == before
 
 
-def test_what_producers_were_answered_is_looked_at(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_files_of_producers_are_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = encode(Record(Producer(b"p", 1, 2), 3, 1, 4, 5), 0)
     file = folder / "streams/0/topics/0/partitions/1/producers"
     file.write_bytes(record + bytes(len(record)) + record)
@@ -72,7 +72,7 @@ def test_what_producers_were_answered_is_looked_at(folder: Path, capsys: pytest.
     ]
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"whippet: {tmp_path}/FORMAT: missing; this is not a data folder of Whippet\n"
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The command line: its table is true, its errors exit with 2, and what is not asked for is not loaded."""
+"""The command line: its table is correct, usage errors exit with 2, and only the chosen subcommand is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whippet.app.version import version
 
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: " ".join(subcommand.words))
-def test_every_subcommand_has_what_the_table_promises(
+def test_every_subcommand_has_the_functions_that_the_table_promises(
     subcommand: Subcommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(importlib.import_module(subcommand.module).run)
@@ -24,7 +24,7 @@ def test_every_subcommand_has_what_the_table_promises(
     assert f"usage: whippet {' '.join(subcommand.words)}" in capsys.readouterr().out
 
 
-def test_help_names_every_first_word_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_first_word_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

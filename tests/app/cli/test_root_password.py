@@ -1,4 +1,4 @@
-"""`whippet root-password`: the way back of whoever owns the machine, on a data folder that no server has open."""
+"""`whippet root-password` on a data folder that no server has open."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Typed:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder of a server that has stopped."""
+    """The data folder of a stopped server."""
     for name in ("IGGY_ROOT_PASSWORD", "IGGY_ROOT_USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -80,7 +80,7 @@ def test_the_first_line_of_standard_input_is_the_new_password(
     assert log_in(folder, ROOT["IGGY_ROOT_PASSWORD"]) == Code.INVALID_CREDENTIALS
 
 
-def test_it_is_typed_twice_at_a_terminal(
+def test_at_a_terminal_the_password_is_typed_twice(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Typed(monkeypatch, "the new one", "a typo")
@@ -92,7 +92,7 @@ def test_it_is_typed_twice_at_a_terminal(
     assert log_in(folder, "the new one") is None
 
 
-def test_it_is_taken_from_the_environment_or_made_up_and_printed(
+def test_the_password_comes_from_the_environment_or_is_generated_and_printed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("IGGY_ROOT_PASSWORD", "from outside")
@@ -105,7 +105,7 @@ def test_it_is_taken_from_the_environment_or_made_up_and_printed(
 
 
 @pytest.mark.parametrize(("given", "sentence"), [("\n", "no password"), ("ab\n", "3 to 100 bytes")])
-def test_what_cannot_be_a_password_changes_nothing(
+def test_an_invalid_password_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, sentence: str
 ) -> None:
     before = (folder / "users" / "0.json").read_bytes()
@@ -114,7 +114,9 @@ def test_what_cannot_be_a_password_changes_nothing(
     assert (folder / "users" / "0.json").read_bytes() == before
 
 
-def test_root_is_active_again_and_nothing_of_before_is_of_use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_active_again_and_earlier_sessions_and_tokens_are_void(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def prepare() -> tuple[str, Any]:
         async with world(folder) as made:
             users = made.gateway.users
@@ -175,7 +177,7 @@ def test_a_folder_that_a_server_has_open_is_refused(
 @pytest.mark.parametrize(
     ("content", "sentence"), [(None, "is missing"), (b"{}", "cannot be understood"), (b"\xff", "cannot be understood")]
 )
-def test_a_root_user_who_is_not_there_or_damaged_is_told(
+def test_a_missing_or_damaged_root_user_is_reported(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -190,7 +192,7 @@ def test_a_root_user_who_is_not_there_or_damaged_is_told(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_folder_that_is_no_data_folder_is_refused(
+def test_a_folder_that_is_not_a_data_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reset(monkeypatch, tmp_path / "nothing", "--generate") == 2
@@ -198,14 +200,14 @@ def test_a_folder_that_is_no_data_folder_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_the_document_stays_its_owners(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_keeps_its_owner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "users" / "0.json"
     os.chown(path, 12345, 12345)
     assert reset(monkeypatch, folder, given="the new one\n") == 0
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
 
 
-def test_the_new_document_is_in_its_place_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_document_is_synced_in_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     rename, sync_folder = Files.rename, Files.sync_folder
 

@@ -1,4 +1,4 @@
-"""A folder to start in, with a `server.toml` and variables of the test's choice."""
+"""A working directory with a `server.toml` and variables that the test chooses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A setting that does nothing is a promise that is not kept: every key is read by the server, and a test shows its
-effect; or the start is refused with it, or the log says why it has none.
+"""A setting without effect would be a broken promise: the server reads every key, and a test shows its effect; or the
+start is refused with it, or the log explains why it has none.
 
-Whether code reads a key is asked of mypy, which knows the types, so that no other attribute of the same name counts. Of
-a test the table names the file, and the words in it that set the key; so tests may be renamed.
+mypy, which knows the types, determines whether code reads a key, so that no other attribute of the same name counts.
+The table names the file of a test and the words in it that set the key, so tests may be renamed.
 """
 
 from __future__ import annotations
@@ -239,13 +239,13 @@ ABOUT_KEYS |= {f"app/config/{name}.py" for name in ("support", "system")}
 # ------------------------------------------------------------------------------------------------- a test for each
 
 
-def test_every_key_has_an_effect_or_is_refused_or_is_named_as_one_without() -> None:
+def test_every_key_has_an_effect_or_is_refused_or_is_logged_as_one_without() -> None:
     explained = [*EFFECTS, *UNSUPPORTED, *DETAILS, *WITHOUT_EFFECT]
     assert sorted(explained) == sorted(KEYS), "each key in exactly one of the tables"
 
 
 @pytest.mark.parametrize("key", EFFECTS)
-def test_a_test_sets_the_key(key: str) -> None:
+def test_some_test_sets_the_key(key: str) -> None:
     file, words = EFFECTS[key]
     assert words in (TESTS / file).read_text(), (
         f"{file} does not set {key} any more: name the test that shows its effect"
@@ -258,14 +258,14 @@ def test_no_key_about_data_security_or_the_network_is_without_effect() -> None:
 
 
 @pytest.mark.parametrize("key", DETAILS)
-def test_a_detail_belongs_to_a_switch_that_is_off_by_default_and_refused_when_it_is_on(key: str) -> None:
+def test_a_detail_belongs_to_a_switch_that_is_off_by_default_and_refused_when_on(key: str) -> None:
     switch = DETAILS[key]
     assert KEYS[switch].value is False
     assert switch in UNSUPPORTED or switch == "cluster.enabled"
 
 
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
-def test_a_key_without_effect_is_named_once_where_it_is_set(start: Any, key: str) -> None:
+def test_a_key_without_effect_is_logged_once_if_it_is_set(start: Any, key: str) -> None:
     loaded = start(**{f"IGGY_{key.replace('.', '_').upper()}": str(written(KEYS[key]))})
     (line,) = loaded.without_effect
     assert f"{key} has no effect: {WITHOUT_EFFECT[key]}" in line
@@ -281,7 +281,7 @@ def written(key: Key) -> object:
 
 
 class Reads(Plugin):
-    """Notes in which file which field of a class of interest is read."""
+    """Records which file reads which field of the classes of interest."""
 
     found: dict[str, set[str]]
 
@@ -320,7 +320,7 @@ def test_code_reads_every_key_that_has_an_effect(reads: dict[str, set[str]]) -> 
     assert [name for name in EFFECTS if not is_read(KEYS[name])] == []
 
 
-def test_the_store_reads_every_option_that_settings_become(reads: dict[str, set[str]]) -> None:
+def test_the_store_reads_every_option_that_settings_are_converted_to(reads: dict[str, set[str]]) -> None:
     name = f"{StoreOptions.__module__}.StoreOptions"
     elsewhere = {"storage/options.py", "app/config/store.py"}
     assert [

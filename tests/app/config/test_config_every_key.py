@@ -1,4 +1,4 @@
-"""Every key of the reference is accepted, from the file and from its variable, and has the default that is promised."""
+"""Every key is accepted from the file and from its variable, and has the documented default."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from whippet.app.config.render import literal
 from whippet.app.config.section import Section
 from whippet.app.config.support import UNSUPPORTED
 
-# A spelling, its default and another value as TOML, and what the server gets to see of that other value. Texts are
-# digits where they can be, because in Iggy such a text cannot be given by a variable.
+# A key, its default and another value as TOML, and the server's value for the latter. Texts are digits where possible,
+# because Iggy does not accept such a text in a variable.
 TABLE = """
 consumer_group.rebalancing_timeout | "30 s" | "1m 30s" | 90.0
 consumer_group.rebalancing_check_interval | "5 s" | "1m 30s" | 90.0
@@ -297,7 +297,7 @@ ACCEPTED = [row for row in ROWS if ALIASES.get(row[0], row[0]) not in UNSUPPORTE
 
 BASE64 = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEyMzQ1Njc4OQ=="
 
-# What else has to be set for the other value to be possible.
+# Other keys that must be set for the other value to be valid.
 BESIDES = {
     "tcp.ipv6": {"tcp.address": "[::1]:8090"},
     "websocket.tls.enabled": {"websocket.address": "127.0.0.1:8092"},
@@ -323,7 +323,7 @@ def besides(name: str) -> dict[str, str]:
 
 
 def as_toml(name: str, value: str) -> str:
-    """A file with this one key; a list of tables gets its first table."""
+    """A file with only this key; a list of tables gets its first table."""
     table, listed, key = name.partition("[].")
     if listed:
         return f"[[{table}]]\n{key} = {value}\n"
@@ -332,7 +332,7 @@ def as_toml(name: str, value: str) -> str:
 
 
 def as_text(value: str) -> str:
-    """What a variable holds: texts without quotes, lists as [a,b]."""
+    """The text of a variable: without quotes, lists as [a,b]."""
     return value.replace('"', "").replace(", ", ",")
 
 
@@ -343,20 +343,18 @@ def value_of(config: Config, name: str) -> Any:
     return str(value) if isinstance(value, Address) else value.text if isinstance(value, Allocation) else value
 
 
-def test_the_table_has_every_name_that_is_accepted() -> None:
+def test_the_table_lists_every_accepted_name() -> None:
     assert {row[0] for row in ROWS} == set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "default", "_other", "_seen"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_key_that_nobody_sets_has_its_default(name: str, default: str, _other: str, _seen: str) -> None:
+def test_an_unset_key_has_its_default(name: str, default: str, _other: str, _seen: str) -> None:
     key = KEYS[ALIASES.get(name, name)]
     assert literal(key.format.write(key.value)) == default
 
 
 @pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
-def test_a_key_in_the_file_has_the_value_it_has_there(
-    start: Any, name: str, _default: str, other: str, seen: str
-) -> None:
+def test_a_key_takes_its_value_from_the_file(start: Any, name: str, _default: str, other: str, seen: str) -> None:
     loaded = start(as_toml(name, other), **besides(name))
     assert value_of(loaded.config, name) == ast.literal_eval(seen)
     assert loaded.origins[ALIASES.get(name, name).replace("[]", ".0")] == "server.toml"
@@ -364,9 +362,7 @@ def test_a_key_in_the_file_has_the_value_it_has_there(
 
 
 @pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
-def test_a_key_in_its_variable_has_the_value_it_has_there(
-    start: Any, name: str, _default: str, other: str, seen: str
-) -> None:
+def test_a_key_takes_its_value_from_its_variable(start: Any, name: str, _default: str, other: str, seen: str) -> None:
     variable = variable_of(name)
     loaded = start(**besides(name) | {variable: as_text(other)})
     assert value_of(loaded.config, name) == ast.literal_eval(seen)
@@ -385,19 +381,19 @@ def test_an_unsupported_value_is_refused_with_the_key_and_the_reason(start: Any,
     assert start(as_toml(name, default)).config == Config()
 
 
-def test_a_value_that_is_printed_and_read_again_is_the_same() -> None:
+def test_a_printed_value_reads_back_the_same() -> None:
     for name, _, other, _ in ROWS:
         form = KEYS[ALIASES.get(name, name)].format
         value = form.parse(ast.literal_eval(other.replace("true", "True").replace("false", "False")))
         assert form.secret or form.parse(form.write(value)) == value, name
 
 
-def test_every_key_has_one_sentence_that_ends() -> None:
+def test_every_key_has_one_complete_sentence() -> None:
     for name, key in KEYS.items():
         assert re.fullmatch(r"[A-Z].*[.]", key.sentence), name
 
 
-def test_every_section_says_what_it_is_about() -> None:
+def test_every_section_has_a_description() -> None:
     def check(section: type[Section]) -> None:
         assert section.__doc__, section
         assert set(sentences(section)) == set(fields(section).formats), section
@@ -413,7 +409,7 @@ def test_no_two_keys_share_a_variable() -> None:
     assert {canonical(name) for name in VARIABLES.values()} == set(ACCEPTED_NAMES)
 
 
-def test_every_alias_means_a_key() -> None:
+def test_every_alias_stands_for_a_key() -> None:
     assert set(ALIASES.values()) <= set(KEYS)
     assert not set(ALIASES) & set(KEYS)
 

@@ -1,4 +1,4 @@
-"""How values are written: every form that the reference takes, and what is refused."""
+"""Formats of values: every form that Iggy accepts, and what is refused."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ FROM_TEXT: list[tuple[Format, str, object]] = [
 
 
 @pytest.mark.parametrize(("form", "value", "seen"), ACCEPTED)
-def test_a_valid_value_is_parsed_to_what_it_says(form: Format, value: object, seen: object) -> None:
+def test_a_valid_value_is_parsed(form: Format, value: object, seen: object) -> None:
     assert form.parse(value) == seen
     assert type(form.parse(value)) is type(seen)
 
@@ -179,11 +179,11 @@ def test_an_invalid_value_is_refused(form: Format, value: object) -> None:
 
 
 @pytest.mark.parametrize(("form", "value", "written"), WRITTEN)
-def test_a_written_value_can_be_read_by_people(form: Format, value: object, written: object) -> None:
+def test_a_written_value_is_readable(form: Format, value: object, written: object) -> None:
     assert form.write(value) == written
     assert form.secret or form.parse(written) == value
 
 
 @pytest.mark.parametrize(("form", "text", "seen"), FROM_TEXT)
-def test_the_text_of_a_variable_means_the_same_as_in_the_file(form: Format, text: str, seen: object) -> None:
+def test_a_value_means_the_same_in_a_variable_and_in_the_file(form: Format, text: str, seen: object) -> None:
     assert form.parse(form.from_text(text)) == seen

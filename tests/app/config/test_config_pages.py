@@ -1,4 +1,4 @@
-"""What is printed: the effective configuration without secrets, and pages that are never behind the code."""
+"""The printed configuration has no secrets, and the generated pages are up to date."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_documentation_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documentation_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--docs") == 0
     page = capsys.readouterr().out
     assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make docs`"
@@ -45,13 +45,13 @@ def test_the_documentation_has_every_key_and_alias() -> None:
     assert all(f"| `{old}` | `{new}` |" in page for old, new in ALIASES.items())
 
 
-def test_the_sample_file_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sample_file_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--toml") == 0
     sample = capsys.readouterr().out
     assert (ROOT / "deploy" / "server.toml").read_text() == sample, "run `whippet config --toml > deploy/server.toml`"
 
 
-def test_the_sample_file_is_the_defaults() -> None:
+def test_the_sample_file_contains_the_defaults() -> None:
     loaded = load({"IGGY_CONFIG_PATH": str(ROOT / "deploy" / "server.toml")}, "/")
     assert loaded.config == Config()
     assert loaded.warnings == ()
@@ -62,7 +62,7 @@ def test_no_line_of_the_sample_is_too_long() -> None:
     assert max(map(len, render.sample().splitlines())) <= 120
 
 
-def test_what_is_printed_is_a_file_that_means_the_same(start: Any, tmp_path: Path) -> None:
+def test_the_printed_configuration_is_a_file_with_the_same_meaning(start: Any, tmp_path: Path) -> None:
     loaded = start(
         '[[cluster.node.others]]\nname = "b\\u007f\\"é"\nip = "10.0.0.2"\nports.http = 3001\n'
         '[[cluster.node.others]]\nname = "c"\nip = "10.0.0.3"',
@@ -73,7 +73,7 @@ def test_what_is_printed_is_a_file_that_means_the_same(start: Any, tmp_path: Pat
     assert load({"IGGY_CONFIG_PATH": "printed.toml"}, str(tmp_path)).config == loaded.config
 
 
-def test_each_printed_line_says_where_its_value_comes_from(
+def test_each_printed_line_shows_the_origin_of_its_value(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "server.toml").write_text('[system]\npath = "data"')
@@ -90,7 +90,9 @@ def test_each_printed_line_says_where_its_value_comes_from(
     assert output.err == "warning: IGGY_ZZZ: unknown variable; ignored\n"
 
 
-def test_the_json_form_has_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_output_has_the_same_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("IGGY_HTTP_WEB_UI", "true")
     assert run("--json") == 0
     printed = json.loads(capsys.readouterr().out)
@@ -99,7 +101,7 @@ def test_the_json_form_has_the_same(capsys: pytest.CaptureFixture[str], monkeypa
     assert set(printed["keys"]) == {name for name in KEYS if "[]" not in name}
 
 
-def test_a_wrong_setting_ends_the_command_with_one_line(
+def test_an_invalid_setting_ends_the_command_with_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IGGY_HTTP_WEB_UI", "perhaps")

@@ -1,4 +1,4 @@
-"""What cannot be right stops the start with one line: where it is, which key, and what would be valid."""
+"""An invalid setting stops the start with one line: where it is, which key, and what would be valid."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IN_A_FILE = {
     "did you mean http.jwt.trusted_issuers[].issuer?",
 }
 
-# Python's own sentence follows, which changes from version to version.
+# Python's own sentence follows, which differs between versions.
 NOT_TOML = {
     "[http\nenabled = true": "server.toml: line 1, column 6: ",
     "[http]\nenabled = true\nenabled = false": "server.toml: line 3, column 16: ",
@@ -63,7 +63,7 @@ IN_A_VARIABLE = {
     "a duration such as 1 h or 7 days, or none for never, is needed",
 }
 
-# Settings that are valid one by one, the variable that is blamed, and what the sentence must name.
+# Settings that are valid one by one, the variable that the error names, and what its sentence must contain.
 COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
     ({"MESSAGE_SAVER_INTERVAL": "0"}, "MESSAGE_SAVER_INTERVAL", "message_saver.enabled"),
     ({"DATA_MAINTENANCE_MESSAGES_INTERVAL": "0"}, "DATA_MAINTENANCE_MESSAGES_INTERVAL", "cleaner_enabled"),
@@ -165,7 +165,9 @@ def refusal(folder: Path, toml: str = "", **variables: str) -> str:
 
 
 @pytest.mark.parametrize(("toml", "line"), IN_A_FILE.items())
-def test_a_wrong_file_is_refused_with_its_name_the_key_and_the_cure(tmp_path: Path, toml: str, line: str) -> None:
+def test_an_invalid_file_is_refused_with_its_name_the_key_and_what_would_be_valid(
+    tmp_path: Path, toml: str, line: str
+) -> None:
     assert refusal(tmp_path, toml) == line
 
 
@@ -177,14 +179,14 @@ def test_a_file_that_is_not_toml_is_refused_with_line_and_column(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("variable", "line"), IN_A_VARIABLE.items(), ids=str)
-def test_a_wrong_variable_is_refused_with_its_name_and_the_cure(
+def test_an_invalid_variable_is_refused_with_its_name_and_what_would_be_valid(
     tmp_path: Path, variable: tuple[str, str], line: str
 ) -> None:
     assert refusal(tmp_path, **dict([variable])) == line
 
 
 @pytest.mark.parametrize(("settings", "blamed", "named"), COMBINATIONS)
-def test_an_impossible_combination_is_blamed_on_what_was_set(
+def test_an_impossible_combination_names_the_key_that_was_set(
     tmp_path: Path, settings: dict[str, str], blamed: str, named: str
 ) -> None:
     line = refusal(tmp_path, **{f"IGGY_{name}": value for name, value in settings.items()})
@@ -194,12 +196,12 @@ def test_an_impossible_combination_is_blamed_on_what_was_set(
 
 
 @pytest.mark.parametrize(("toml", "beginning"), EMPTIED.items())
-def test_an_empty_text_is_refused_where_one_is_needed(tmp_path: Path, toml: str, beginning: str) -> None:
+def test_an_empty_text_is_refused_where_text_is_required(tmp_path: Path, toml: str, beginning: str) -> None:
     assert refusal(tmp_path, toml).startswith(beginning)
 
 
 @pytest.mark.parametrize("settings", POSSIBLE)
-def test_an_unusual_but_possible_combination_is_accepted(start: Any, settings: dict[str, str]) -> None:
+def test_an_unusual_but_valid_combination_is_accepted(start: Any, settings: dict[str, str]) -> None:
     start(**{f"IGGY_{name}": value for name, value in settings.items()})
 
 
@@ -212,7 +214,7 @@ def test_the_refusal_of_a_long_value_does_not_repeat_all_of_it(tmp_path: Path) -
     assert len(refusal(tmp_path, IGGY_HTTP_ENABLED="x" * 10_000)) < 200
 
 
-def test_a_wrong_variable_in_a_dotenv_file_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_an_invalid_variable_in_a_dotenv_file_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("IGGY_HTTP_ENABLED=perhaps")
     assert refusal(tmp_path) == f"IGGY_HTTP_ENABLED in {tmp_path / '.env'}: 'perhaps': true or false is needed"
 

@@ -31,7 +31,7 @@ nodes = [
 """
 
 
-def test_the_only_node_of_a_roster_is_this_server_on_the_ports_that_it_names(start: Any) -> None:
+def test_the_only_node_of_a_roster_is_this_server_on_the_ports_of_the_roster(start: Any) -> None:
     loaded = start(IGGY_TCP_ADDRESS="0.0.0.0:8090", **ROSTER)
     config = loaded.config
     assert config.tcp.address == Address("0.0.0.0", 1001)
@@ -46,7 +46,7 @@ def test_the_only_node_of_a_roster_is_this_server_on_the_ports_that_it_names(sta
     )
 
 
-def test_a_port_that_the_roster_does_not_name_is_that_of_the_listener(start: Any) -> None:
+def test_a_port_missing_in_the_roster_is_that_of_the_listener(start: Any) -> None:
     config = start('[cluster]\nenabled = true\nnodes = [{ name = "a", ip = "::1", replica_id = 0 }]').config
     assert config.tcp.address == Address("127.0.0.1", 8090)
     assert config.websocket.address is None
@@ -58,20 +58,20 @@ def test_clients_are_told_the_advertised_address(start: Any) -> None:
     assert config.cluster.node.current.ip == "a.example"
 
 
-def test_a_roster_has_no_effect_while_the_cluster_is_switched_off(start: Any) -> None:
+def test_a_roster_has_no_effect_while_the_cluster_is_disabled(start: Any) -> None:
     loaded = start(TWO.replace("true", "false"))
     assert len(loaded.config.cluster.nodes) == 2
     assert loaded.config.tcp.address == Address("127.0.0.1", 8090)
     assert loaded.config.cluster.node.current.name == "iggy-node-1"
 
 
-def test_what_is_printed_of_a_roster_means_the_same(start: Any, tmp_path: Any) -> None:
+def test_a_printed_roster_has_the_same_meaning(start: Any, tmp_path: Any) -> None:
     loaded = start(**ROSTER)
     (tmp_path / "printed.toml").write_text(render.toml(loaded))
     assert load({"IGGY_CONFIG_PATH": "printed.toml"}, str(tmp_path)).config == loaded.config
 
 
-def test_a_roster_of_more_nodes_is_refused(start: Any) -> None:
+def test_a_roster_of_several_nodes_is_refused(start: Any) -> None:
     with pytest.raises(ConfigError, match=r"^server.toml: cluster.nodes.1.name: cluster.nodes has 2 nodes, which"):
         start(TWO)
 
@@ -83,17 +83,17 @@ def test_a_node_needs_a_name_and_an_address(start: Any, missing: str) -> None:
         start(**variables)
 
 
-def test_two_listeners_that_the_roster_gives_one_port_are_refused(start: Any) -> None:
+def test_two_listeners_with_the_same_port_in_the_roster_are_refused(start: Any) -> None:
     with pytest.raises(ConfigError, match="both use TCP port 1003"):
         start(**ROSTER | {"IGGY_CLUSTER_NODES_0_PORTS_TCP": "1003"})
 
 
 @pytest.mark.parametrize("replica_id", [None, 3])
-def test_the_number_on_the_command_line_is_that_of_the_node(tmp_path: Any, replica_id: int | None) -> None:
+def test_the_replica_id_on_the_command_line_matches_the_node(tmp_path: Any, replica_id: int | None) -> None:
     assert load(ROSTER, str(tmp_path), replica_id).config.cluster.enabled
 
 
-def test_another_number_on_the_command_line_is_refused(tmp_path: Any) -> None:
+def test_another_replica_id_on_the_command_line_is_refused(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"^--replica-id 0: the only node of cluster.nodes has replica_id = 3$"):
         load(ROSTER, str(tmp_path), 0)
     assert load({}, str(tmp_path), 0).origins["tcp.address"] == "default"

@@ -1,4 +1,4 @@
-"""Which source wins, where files are looked for, and what older spellings mean."""
+"""The precedence of sources, where files are searched for, and older spellings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from whippet.app.config import ConfigError, load
 from whippet.app.config.formats import Address
 
 
-def test_defaults_apply_where_nothing_is_set(start: Any) -> None:
+def test_defaults_apply_if_nothing_is_set(start: Any) -> None:
     loaded = start()
     assert loaded.file is None
     assert loaded.warnings == ()
     assert set(loaded.origins.values()) == {"default"}
 
 
-def test_a_variable_overrules_the_file(start: Any) -> None:
+def test_a_variable_overrides_the_file(start: Any) -> None:
     loaded = start('[http]\naddress = "127.0.0.1:1"\nweb_ui = true', IGGY_HTTP_ADDRESS="127.0.0.1:2")
     assert loaded.config.http.address == Address("127.0.0.1", 2)
     assert loaded.config.http.web_ui is True
@@ -31,14 +31,14 @@ def test_an_empty_variable_is_ignored(start: Any) -> None:
     assert start(IGGY_HTTP_ADDRESS="").config.http.address == Address("127.0.0.1", 3000)
 
 
-def test_config_toml_is_read_where_there_is_no_server_toml(tmp_path: Path) -> None:
+def test_config_toml_is_read_if_there_is_no_server_toml(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[system]\npath = "there"')
     assert load({}, str(tmp_path)).file == "config.toml"
     (tmp_path / "server.toml").write_text('[system]\npath = "here"')
     assert load({}, str(tmp_path)).config.system.path == "here"
 
 
-def test_a_named_file_is_looked_for_in_parent_folders_too(tmp_path: Path) -> None:
+def test_a_named_file_is_also_searched_for_in_parent_folders(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "server.toml").write_text('[system]\npath = "not this"')
@@ -51,7 +51,7 @@ def test_a_named_file_is_looked_for_in_parent_folders_too(tmp_path: Path) -> Non
     assert load({"IGGY_CONFIG_PATH": str(tmp_path / "mine.toml")}, "/").config.system.path == "outer"
 
 
-def test_the_environment_overrules_a_dotenv_file(tmp_path: Path) -> None:
+def test_the_environment_overrides_a_dotenv_file(tmp_path: Path) -> None:
     inner = tmp_path / "a"
     inner.mkdir()
     (tmp_path / ".env").write_text(
@@ -88,7 +88,7 @@ def test_a_named_file_that_is_missing_is_refused(tmp_path: Path, variable: str) 
         load({variable: "gone"}, str(tmp_path))
 
 
-def test_a_key_overrules_its_alias_in_the_same_source(start: Any) -> None:
+def test_a_key_overrides_its_alias_in_the_same_source(start: Any) -> None:
     loaded = start('[topic]\nmax_topic_size = "10 GB"\n[system.topic]\nmax_size = "20 GB"')
     assert loaded.config.system.topic.max_size == 20 * 10**9
     assert loaded.warnings == (
@@ -98,7 +98,7 @@ def test_a_key_overrules_its_alias_in_the_same_source(start: Any) -> None:
     assert loaded.config.system.topic.max_size == 40 * 10**9
 
 
-def test_an_alias_in_a_variable_overrules_the_key_in_the_file(start: Any) -> None:
+def test_an_alias_in_a_variable_overrides_the_key_in_the_file(start: Any) -> None:
     loaded = start('[system.topic]\nmax_size = "20 GB"', IGGY_TOPIC_MAX_TOPIC_SIZE="30 GB")
     assert loaded.config.system.topic.max_size == 30 * 10**9
     assert loaded.origins["system.topic.max_size"] == "IGGY_TOPIC_MAX_TOPIC_SIZE"
@@ -123,7 +123,7 @@ def test_a_variable_that_is_a_list_is_split(start: Any) -> None:
     assert loaded.config.http.cors.allowed_origins == ("https://a.example", "https://b.example")
 
 
-def test_variables_of_other_programs_are_left_alone(start: Any) -> None:
+def test_variables_of_other_programs_are_ignored(start: Any) -> None:
     foreign = {
         "IGGY_ROOT_USERNAME": "iggy",
         "IGGY_DISPLAY_CONFIG": "1",
@@ -141,8 +141,8 @@ def test_variables_of_other_programs_are_left_alone(start: Any) -> None:
     assert start(**foreign).warnings == ()
 
 
-def test_an_unknown_variable_that_resembles_no_key_is_warned_of(start: Any) -> None:
-    # Kubernetes makes these for a service called iggy.
+def test_an_unknown_variable_that_resembles_no_key_causes_a_warning(start: Any) -> None:
+    # Kubernetes sets these for a service called iggy.
     loaded = start(IGGY_PORT_8090_TCP_ADDR="10.0.0.1", IGGY_SERVICE_PORT_HTTP="3000", IGGY_FAVOURITE="blue")
     assert loaded.warnings == (
         "IGGY_PORT_8090_TCP_ADDR: unknown variable; ignored",
@@ -151,7 +151,7 @@ def test_an_unknown_variable_that_resembles_no_key_is_warned_of(start: Any) -> N
     )
 
 
-def test_rust_log_sets_the_level_of_the_log_if_it_is_one(start: Any) -> None:
+def test_rust_log_sets_the_log_level_if_it_is_valid(start: Any) -> None:
     loaded = start(RUST_LOG="debug", IGGY_SYSTEM_LOGGING_LEVEL="error")
     assert loaded.config.system.logging.level == "debug"
     assert loaded.origins["system.logging.level"] == "RUST_LOG"
@@ -160,7 +160,7 @@ def test_rust_log_sets_the_level_of_the_log_if_it_is_one(start: Any) -> None:
     assert loaded.warnings == ("RUST_LOG: 'hyper=trace': not a valid system.logging.level; ignored",)
 
 
-def test_two_different_token_secrets_are_warned_of(start: Any) -> None:
+def test_two_different_token_secrets_cause_a_warning(start: Any) -> None:
     one, two = "1" * 32, "2" * 32
     loaded = start(IGGY_HTTP_JWT_ENCODING_SECRET=one, IGGY_HTTP_JWT_DECODING_SECRET=two)
     assert len(loaded.warnings) == 1

@@ -1,4 +1,4 @@
-"""What the configuration means for the store, and for the cores of a machine."""
+"""The conversion of settings to options of the store, and to the cores of a machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_without_settings_the_store_has_its_own_defaults(start: Any) -> None:
         ({"SEGMENT_SERVER_CONFIRMATION": "no_wait"}, Durability.MEMORY),
     ],
 )
-def test_the_durability_is_what_the_settings_enforce(start: Any, settings: dict[str, str], level: Durability) -> None:
+def test_the_durability_level_follows_from_the_settings(
+    start: Any, settings: dict[str, str], level: Durability
+) -> None:
     config = start(**{f"IGGY_SYSTEM_{name}": value for name, value in settings.items()}).config
     assert store_options(config, ONE_CORE).durability is level
 
@@ -103,7 +105,7 @@ def test_an_allocation_uses_the_cores_that_it_names(text: str, shards: int, cpus
     assert resolve(parse_allocation(text), BIG) == (shards, cpus)
 
 
-def test_no_core_is_pinned_where_that_is_switched_off(start: Any) -> None:
+def test_no_core_is_pinned_if_pinning_is_disabled(start: Any) -> None:
     loaded = start(IGGY_SYSTEM_SHARDING_CPU_ALLOCATION="2..4", IGGY_SYSTEM_SHARDING_PIN_CORES="false")
     options = store_options(loaded.config, BIG)
     assert (options.shards, options.cpus) == (2, ())
@@ -115,13 +117,13 @@ def test_only_cores_that_were_named_are_pinned(text: str, cpus: tuple[int, ...])
 
 
 @pytest.mark.parametrize("text", ["9", "7..9"])
-def test_more_cores_than_there_are_is_refused(start: Any, text: str) -> None:
+def test_more_cores_than_the_machine_has_are_refused(start: Any, text: str) -> None:
     config = start(IGGY_SYSTEM_SHARDING_CPU_ALLOCATION=text).config
     with pytest.raises(ConfigError, match=rf"^system.sharding.cpu_allocation: '{text}': "):
         store_options(config, BIG)
 
 
-def test_the_nodes_and_threads_of_the_machine_are_found_in_its_system_folder(tmp_path: Path) -> None:
+def test_numa_nodes_and_hardware_threads_are_read_from_the_system_folder(tmp_path: Path) -> None:
     for node, cores in (("node0", "0-1,4-5\n"), ("node1", "2-3\n"), ("node2", "nonsense\n")):
         (tmp_path / "node" / node).mkdir(parents=True)
         (tmp_path / "node" / node / "cpulist").write_text(cores)

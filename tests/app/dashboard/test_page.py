@@ -50,7 +50,7 @@ def messages(page: Page) -> Locator:
 # ------------------------------------------------------------------------------------------------------------- sign in
 
 
-def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page: Page, server: Server) -> None:
+def test_a_browser_is_redirected_to_the_page_and_a_wrong_password_is_refused(page: Page, server: Server) -> None:
     sign_in(page, server, "/", password="wrong")
     assert page.url == f"{server.url}/ui"
     expect(page.get_by_role("alert")).to_have_text("Invalid credentials: the user name or the password is wrong.")
@@ -70,7 +70,7 @@ Throttle.__init__.__defaults__ = (Limits(first_wait_s=60.0, address_wait_max_s=6
 """A client that would have to wait is refused at once, for a minute."""
 
 
-def test_who_has_guessed_too_often_is_told_to_wait_and_not_that_the_password_is_wrong(
+def test_after_too_many_guesses_the_page_asks_to_wait_instead_of_blaming_the_password(
     browser: Browser, tmp_path: Path
 ) -> None:
     with serving(tmp_path, first=IMPATIENT) as server, a_page(browser) as page:
@@ -81,7 +81,7 @@ def test_who_has_guessed_too_often_is_told_to_wait_and_not_that_the_password_is_
         expect(page.get_by_role("alert")).to_contain_text("Too many failed logins from this address")
 
 
-def test_what_is_kept_is_a_token_for_this_tab_and_it_goes_with_signing_out(page: Page, server: Server) -> None:
+def test_only_a_token_is_kept_for_this_tab_and_removed_on_signing_out(page: Page, server: Server) -> None:
     signed_in(page, server)
     kept = page.evaluate("JSON.stringify([{ ...sessionStorage }, { ...localStorage }, document.cookie])")
     assert "token" in kept
@@ -109,7 +109,7 @@ def test_a_personal_access_token_signs_in_as_well(page: Page, server: Server) ->
     expect(page.locator("#connection")).to_have_text("Live")
 
 
-def test_a_session_that_has_ended_meanwhile_asks_to_sign_in_and_says_why(page: Page, server: Server) -> None:
+def test_after_the_end_of_a_session_the_page_asks_to_sign_in_and_says_why(page: Page, server: Server) -> None:
     signed_in(page, server)
     page.evaluate("sessionStorage['whippet.session'] = JSON.stringify({ username: 'iggy', token: 'a.b.c' })")
     page.reload()
@@ -120,7 +120,7 @@ def test_a_session_that_has_ended_meanwhile_asks_to_sign_in_and_says_why(page: P
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def test_streams_and_topics_are_shown_with_their_rates_and_groups_with_their_lag(page: Page, server: Server) -> None:
+def test_streams_and_topics_are_shown_with_rates_and_groups_with_lag(page: Page, server: Server) -> None:
     server.make("figures", "busy", "idle")
     server.post("/streams/figures/topics/busy/consumer-groups", {"name": "billing"})
     signed_in(page, server)
@@ -164,7 +164,7 @@ def test_events_are_listed_as_they_happen(page: Page, server: Server) -> None:
     expect(page.get_by_role("rowheader", name="news")).to_have_count(0)
 
 
-def test_who_may_read_one_topic_opens_it_by_its_name(page: Page, server: Server) -> None:
+def test_a_user_with_permission_for_one_topic_opens_it_by_name(page: Page, server: Server) -> None:
     server.make("private", "own")
     server.send("private", "own", "for alice")
     stream = server.http.get("/streams/private").json()
@@ -193,9 +193,7 @@ def test_who_may_read_one_topic_opens_it_by_its_name(page: Page, server: Server)
 # ------------------------------------------------------------------------------------------------------------- the tail
 
 
-def test_a_message_that_is_sent_over_http_is_shown_with_its_headers_the_newest_first(
-    page: Page, server: Server
-) -> None:
+def test_messages_sent_over_http_are_shown_with_their_headers_newest_first(page: Page, server: Server) -> None:
     signed_in(page, server)
     page.get_by_role("button", name="eu").click()
     expect(page.locator("#tail-title")).to_have_text("orders / eu")
@@ -222,7 +220,7 @@ def test_a_message_that_is_sent_over_http_is_shown_with_its_headers_the_newest_f
         '{"<img src=x onerror=document.title=1>": "</pre><script>document.title=1</script>"}',
     ],
 )
-def test_what_somebody_has_sent_is_text_and_nothing_else(page: Page, server: Server, payload: str) -> None:
+def test_payloads_are_inserted_as_text_only(page: Page, server: Server, payload: str) -> None:
     markup = {"kind": "string", "value": base64_of("<b>bold</b>")}
     signed_in(page, server, "/ui#orders/us")
     server.send("orders", "us", payload, headers=[{"key": markup, "value": markup}])
@@ -234,7 +232,7 @@ def test_what_somebody_has_sent_is_text_and_nothing_else(page: Page, server: Ser
     assert page.title() == "Whippet"
 
 
-def test_names_are_text_as_well(page: Page, server: Server) -> None:
+def test_names_are_inserted_as_text_only(page: Page, server: Server) -> None:
     server.make("<b>bold</b>", "<img src=x onerror=alert(1)>")
     signed_in(page, server)
     page.get_by_role("button", name="<img src=x onerror=alert(1)>").click()
@@ -244,7 +242,7 @@ def test_names_are_text_as_well(page: Page, server: Server) -> None:
     expect(page.locator("#tail-notice")).to_contain_text("The subscription has ended")
 
 
-def test_payloads_are_shown_as_what_they_are_or_as_what_is_asked_for(page: Page, server: Server) -> None:
+def test_payloads_are_shown_in_the_detected_or_the_selected_format(page: Page, server: Server) -> None:
     server.make("forms", "t")
     signed_in(page, server, "/ui#forms/t")
     exact = '{"total":12345678901234567890.10,"empty":[],"lines":[{"n":1}],"text":"a \\"b\\" : {c}"}'
@@ -266,7 +264,7 @@ def test_payloads_are_shown_as_what_they_are_or_as_what_is_asked_for(page: Page,
     expect(messages(page).nth(1).locator("pre")).to_contain_text("0000  c5 be 6c 75 c5 a5")
 
 
-def test_a_pause_holds_the_list_and_what_comes_meanwhile_is_counted(page: Page, server: Server) -> None:
+def test_a_pause_freezes_the_list_and_counts_new_messages(page: Page, server: Server) -> None:
     server.make("pauses", "t")
     signed_in(page, server, "/ui#pauses/t")
     server.send("pauses", "t", "before")
@@ -281,7 +279,7 @@ def test_a_pause_holds_the_list_and_what_comes_meanwhile_is_counted(page: Page, 
     expect(page.locator("#tail-state")).to_have_text("")
 
 
-def test_a_burst_ends_with_its_newest_message_and_how_many_are_not_shown(page: Page, server: Server) -> None:
+def test_a_burst_ends_with_its_newest_message_and_the_number_skipped(page: Page, server: Server) -> None:
     server.make("bursts", "t")
     signed_in(page, server, "/ui#bursts/t")
     expect(page.locator("#tail-notice")).to_have_text("Waiting for messages.")
@@ -293,7 +291,7 @@ def test_a_burst_ends_with_its_newest_message_and_how_many_are_not_shown(page: P
     expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages skipped")
 
 
-def test_it_begins_where_it_is_asked_to_and_follows_one_partition(page: Page, server: Server) -> None:
+def test_the_tail_starts_where_it_is_told_and_follows_one_partition(page: Page, server: Server) -> None:
     server.make("beginnings", "t", partitions=2)
     for number in range(30):
         server.send("beginnings", "t", f"number {number}")
@@ -311,7 +309,7 @@ def test_it_begins_where_it_is_asked_to_and_follows_one_partition(page: Page, se
 # ------------------------------------------------------------------------------------------------------------- honesty
 
 
-def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_without_its_server_shows_that_and_resumes_when_it_is_back(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         server.make("s", "t")
         server.send("s", "t", "before")
@@ -334,7 +332,7 @@ def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(browser: 
         expect(messages(page)).to_have_count(2)
 
 
-def test_who_signs_out_while_there_is_no_server_leaves_nothing_of_that_behind(browser: Browser, tmp_path: Path) -> None:
+def test_signing_out_without_a_server_leaves_no_trace_of_the_lost_connection(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         signed_in(page, server)
         expect(page.locator("#topics-notice")).to_contain_text("There are no streams yet.")
@@ -394,9 +392,7 @@ def look_at(page: Page, folder: Path, name: str) -> None:
         assert page.evaluate(NAMELESS) == []
 
 
-def test_it_fits_wide_and_narrow_screens_light_and_dark_and_has_a_name_for_everything(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_page_fits_all_screens_and_colour_schemes_and_labels_everything(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         at_work(server)
         page.goto(f"{server.url}/ui#shop/orders")
@@ -410,7 +406,7 @@ def test_it_fits_wide_and_narrow_screens_light_and_dark_and_has_a_name_for_every
 
 
 @pytest.mark.parametrize("width", SIZES)
-def test_long_names_leave_the_figures_beside_them_to_be_seen(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_long_names_do_not_hide_the_figures_next_to_them(browser: Browser, tmp_path: Path, width: int) -> None:
     stream, topic, group = (letter * 255 for letter in "stg")
     with serving(tmp_path) as server, a_page(browser, viewport={"width": width, "height": SIZES[width]}) as page:
         server.make(stream, topic)

@@ -69,7 +69,7 @@ def refusal(page: Page, expression: str) -> Any:
 # ------------------------------------------------------------------------------------------------- commands, signing in
 
 
-def test_a_command_is_answered_or_refused_with_an_error_that_says_what_it_is(page: Page) -> None:
+def test_a_command_resolves_or_rejects_with_a_typed_error(page: Page) -> None:
     connect(page)
     assert page.evaluate("client.call('ping')") == "pong"
     assert page.evaluate("client.call('create_stream', { name: 'made' }).then(({ name }) => name)") == "made"
@@ -80,7 +80,7 @@ def test_a_command_is_answered_or_refused_with_an_error_that_says_what_it_is(pag
     assert refusal(page, "client.call('fly')")[2:4] == ["not_found", 404]
 
 
-def test_a_text_that_is_no_text_is_refused_at_once_and_nothing_hangs(page: Page) -> None:
+def test_a_lone_surrogate_is_refused_at_once_and_nothing_hangs(page: Page) -> None:
     connect(page)
     half = r"'half a \ud83d'"
     assert refusal(page, f"client.call('create_stream', {{ name: {half} }})")[1:] == [
@@ -124,7 +124,7 @@ def test_a_token_or_a_ticket_signs_in_as_well(page: Page, server: Server) -> Non
     ("document", "stream", "topic", "last"),
     [("README.md", "clicks", "eu", "0 40 40"), ("docs/websocket.md", "orders", "new", "0 41 the first order")],
 )
-def test_what_the_documents_show_works(
+def test_the_snippets_of_the_documents_work(
     page: Page, server: Server, document: str, stream: str, topic: str, last: str
 ) -> None:
     server.make(stream, topic)
@@ -145,7 +145,7 @@ def test_what_the_documents_show_works(
 # ------------------------------------------------------------------------------------------------- subscriptions
 
 
-def test_messages_of_a_topic_come_one_by_one_and_numbers_are_exact(page: Page, server: Server) -> None:
+def test_messages_of_a_topic_arrive_one_by_one_with_exact_numbers(page: Page, server: Server) -> None:
     server.make("exact", "t")
     big = 2**100 + 1
     message = {"id": str(big), "payload": "eA==", "user_headers": []}
@@ -163,7 +163,7 @@ def test_messages_of_a_topic_come_one_by_one_and_numbers_are_exact(page: Page, s
     assert found == {"id": str(big), "offset": 0, "cursor": "0:1", "after": {"done": True, "value": None}}
 
 
-def test_a_loop_that_is_left_ends_the_subscription(page: Page, server: Server) -> None:
+def test_leaving_the_loop_ends_the_subscription(page: Page, server: Server) -> None:
     server.make("left", "t")
     server.send("left", "t", *"abcde")
     connect(page)
@@ -179,7 +179,7 @@ def test_a_loop_that_is_left_ends_the_subscription(page: Page, server: Server) -
     assert refusal(page, "client.call('grant', { sub: 1, credit: 1 })")[2:4] == ["not_found", 404]
 
 
-def test_an_end_that_nobody_asked_for_is_thrown_behind_what_came_before(page: Page, server: Server) -> None:
+def test_an_unexpected_end_is_thrown_after_the_messages_before_it(page: Page, server: Server) -> None:
     server.make("gone", "t")
     server.send("gone", "t", *"abc")
     connect(page)
@@ -191,7 +191,7 @@ def test_an_end_that_nobody_asked_for_is_thrown_behind_what_came_before(page: Pa
     assert page.evaluate("[read.seen.join(''), client.state]") == ["abc", "connected"]
 
 
-def test_what_cannot_be_subscribed_to_is_thrown(page: Page) -> None:
+def test_a_refused_subscription_throws(page: Page) -> None:
     connect(page)
     absent = "client.subscribe({ to: 'topic', stream: 'none', topic: 't' })"
     assert refusal(page, f"{absent}.next()")[1:4] == ["WhippetError", "stream_id_not_found", 1009]
@@ -217,7 +217,7 @@ WATCHED = """() => {
 """Counts on the way what is granted and what comes."""
 
 
-def test_a_slow_reader_is_sent_what_it_has_granted_and_in_the_end_everything(page: Page, server: Server) -> None:
+def test_a_slow_reader_receives_within_its_credit_and_finally_everything(page: Page, server: Server) -> None:
     server.make("slow", "t")
     server.send("slow", "t", *map(str, range(1000)))
     page.evaluate(WATCHED)
@@ -242,7 +242,7 @@ def test_a_slow_reader_is_sent_what_it_has_granted_and_in_the_end_everything(pag
     assert page.evaluate("wire.granted") <= 1010
 
 
-def test_what_was_skipped_is_counted(page: Page, server: Server) -> None:
+def test_skipped_messages_are_counted(page: Page, server: Server) -> None:
     server.make("quick", "t")
     connect(page)
     page.evaluate("""async () => {
@@ -262,7 +262,7 @@ def test_what_was_skipped_is_counted(page: Page, server: Server) -> None:
     assert page.evaluate(read, 1) == [["the newest"], 89]
 
 
-def test_rates_and_events_are_subscribed_to_alike(page: Page, server: Server) -> None:
+def test_rates_and_events_have_subscriptions_too(page: Page, server: Server) -> None:
     connect(page)
     found = page.evaluate("""async () => {
       const events = client.subscribe({ to: "events" })
@@ -288,7 +288,9 @@ def test_a_closed_client_ends_its_loops(page: Page, server: Server) -> None:
 # ------------------------------------------------------------------------------------------------- going, coming back
 
 
-def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_a_producer(browser: Browser, tmp_path: Any) -> None:
+def test_nothing_is_lost_or_duplicated_when_the_server_is_killed_under_a_producer(
+    browser: Browser, tmp_path: Any
+) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         server.make("s", "numbers", "quiet")
         page.goto(f"{server.url}/ui")
@@ -317,7 +319,7 @@ def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_a_producer(b
         assert page.evaluate("[numbers.end, numbers.subscription.skipped, client.state]") == [None, 0, "connected"]
 
 
-def test_a_server_that_is_not_there_is_told_at_once_or_waited_for(browser: Browser, tmp_path: Any) -> None:
+def test_an_unreachable_server_is_reported_at_once_or_waited_for(browser: Browser, tmp_path: Any) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         # Whole, with its icon: what is cut off while it loads is complained of.
         page.goto(f"{server.url}/ui", wait_until="networkidle")
@@ -332,7 +334,7 @@ def test_a_server_that_is_not_there_is_told_at_once_or_waited_for(browser: Brows
         assert page.evaluate("client.call('ping')") == "pong"
 
 
-def test_a_member_of_a_group_has_again_what_it_has_not_acknowledged(browser: Browser, tmp_path: Any) -> None:
+def test_a_member_of_a_group_receives_again_what_it_has_not_acknowledged(browser: Browser, tmp_path: Any) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         server.make("s", "t")
         server.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
@@ -360,7 +362,7 @@ def test_a_member_of_a_group_has_again_what_it_has_not_acknowledged(browser: Bro
         assert again == ["cde", [0]]
 
 
-def test_a_token_is_exchanged_before_it_ends_whatever_the_clock_says_without_interruption(
+def test_a_token_is_exchanged_in_time_without_interruption_whatever_the_clock_says(
     browser: Browser, tmp_path: Any
 ) -> None:
     life = {"IGGY_HTTP_JWT_ACCESS_TOKEN_EXPIRY": "4s", "IGGY_HTTP_JWT_CLOCK_SKEW": "0s"}

@@ -1,4 +1,4 @@
-"""A real browser for the tests of the dashboard: Debian's Chromium, driven by playwright, a fresh profile each."""
+"""A real browser for the tests of the dashboard: Debian's Chromium, driven by playwright, with a fresh profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARGUMENTS = (
     "--disable-sync",
 )
 WAITS_MS = 30_000
-"""For what is waited for in a page, on a machine that has other things to do."""
+"""Timeout for changes of a page, on a busy machine."""
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def until(page: Page, condition: str, given: Any = None) -> None:
-    """Waits for what an expression of JavaScript says; playwright's own way is against the policy of the page."""
+    """Waits for a JavaScript expression to be true; playwright's own way violates the policy of the page."""
     page.evaluate(
         f"""async (given) => {{
           const deadline = Date.now() + {WAITS_MS}
@@ -53,11 +53,11 @@ def until(page: Page, condition: str, given: Any = None) -> None:
 
 
 NOT_THERE = ("WebSocket connection to", "net::ERR_CONNECTION_REFUSED")
-"""In what the browser itself says of a server that was killed, and nobody can keep it from that."""
+"""In messages of the browser itself about a killed server, which cannot be suppressed."""
 
 
 class Complaints(list[str]):
-    """What a page has written to the console as a warning or an error, and what it has thrown: neither should be."""
+    """Warnings and errors that a page has written to the console, and exceptions: there should be none."""
 
     def __init__(self, page: Page) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Complaints(list[str]):
 
 @contextlib.contextmanager
 def a_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """In a context of its own, which knows nothing of the others. It must not complain."""
+    """Opens a page in a context of its own; it must not complain."""
     context = browser.new_context(**options)
     context.set_default_timeout(WAITS_MS)
     page = context.new_page()

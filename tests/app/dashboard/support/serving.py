@@ -1,4 +1,4 @@
-"""A gateway with its dashboard, as a process that can be killed and comes back where it was, and root asking it."""
+"""A gateway with its dashboard, as a process that can be killed and restarted, and an HTTP client signed in as root."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Server:
         self._gateway.end()
 
     def come_back(self) -> None:
-        """With the same data, at the same port."""
+        """Restarts with the same data, at the same port."""
         self._gateway = self._start(**self._settings, IGGY_HTTP_ADDRESS=self.address)
         self._gateway.line("stop  ")
 
@@ -80,7 +80,8 @@ def serving(path: Path, **settings: str) -> Iterator[Server]:
 
 
 class Producer(threading.Thread):
-    """Sends numbers, a few at a time, through all that becomes of the server: each send again until it is answered."""
+    """Sends numbers, a few at a time, while the server is killed and restarted: each send is repeated until it
+    succeeds."""
 
     def __init__(self, server: Server, path: str) -> None:
         super().__init__()
@@ -117,7 +118,7 @@ class Producer(threading.Thread):
             assert self._changed.wait_for(lambda: self.sent >= wanted, DEADLINE_S), f"{self.sent} of {wanted} were sent"
 
     def stop(self) -> int:
-        """How many there are in all."""
+        """Returns how many messages there are in total."""
         self._is_over = True
         self.join(DEADLINE_S)
         return self.sent
