@@ -40,8 +40,8 @@ class ConsumerKind(enum.IntEnum):
     CONSUMER = 1
     GROUP = 2
     EXTERNAL_GROUP = 3
-    """Offsets that somebody else's members keep under the name of a consumer group, such as a Kafka bridge. It cannot
-    poll, nobody needs to be a member, and any offset may be stored."""
+    """Offsets that a program outside, such as a Kafka bridge, stores under the name of a consumer group. It cannot poll,
+    nobody needs to be a member, and any offset may be stored."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
