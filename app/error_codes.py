@@ -156,7 +156,7 @@ class Code(enum.IntEnum):
     SHARD_COMMUNICATION_ERROR = 11001
     TASK_TIMEOUT = 12001
     IO_ERROR = 13000
-    # Ours: Iggy has no numbers from 20000 on, and its clients, who do not number their sends, are never told these.
+    # Whippet's own: Iggy has no numbers from 20000 on. Its clients do not number their sends, so they never get these.
     INVALID_PRODUCER = 20001
     PRODUCER_FENCED = 20002
     PRODUCER_SEQUENCE_PASSED = 20003
