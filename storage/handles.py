@@ -30,6 +30,8 @@ class Handles:
         self._files = files
         self._open_max = max(open_max, 2)
         self._handles: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        self._lent: dict[str, int] = {}
+        """Handles that are not closed to make room for others, because the event loop may be using them."""
         self._refusals: set[int | None] = set()
 
     def reading(self, path: str) -> int:
@@ -39,6 +41,9 @@ class Handles:
         return self._get(path, writing=True)
 
     def _get(self, path: str, *, writing: bool) -> int:
+        lent = self._lent.get(path)
+        if lent is not None:
+            return lent
         known = self._handles.get(path)
         if known is not None:
             if known[1] or not writing:
@@ -47,7 +52,7 @@ class Handles:
             self.drop(path)
         handle = self._files.open_for_writing(path) if writing else self._files.open_for_reading(path)
         self._handles[path] = handle, writing
-        if len(self._handles) > self._open_max:
+        if len(self) > self._open_max and len(self._handles) > 1:
             close(self._files, *self._first())
         return handle
 
@@ -74,21 +79,38 @@ class Handles:
             self._refusals.add(error.errno)
             _log.warning("%s (logged once): %s", what, error)
 
+    def lend(self, path: str) -> int | None:
+        """Keeps a handle that is open for writing until it is taken back or dropped, and returns it. None if too many
+        are lent already."""
+        known = self._handles.get(path)
+        if known is None or not known[1] or len(self._lent) >= self._open_max // 2:
+            return None
+        self._lent[path], _ = self._handles.pop(path)
+        return self._lent[path]
+
+    def take_back(self, path: str) -> None:
+        handle = self._lent.pop(path, None)
+        if handle is not None:
+            self._handles[path] = handle, True
+
     def _first(self) -> tuple[str, int]:
         path, (handle, _) = self._handles.popitem(last=False)
         return path, handle
 
     def drop(self, path: str) -> None:
+        self.take_back(path)
         known = self._handles.pop(path, None)
         if known is not None:
             close(self._files, path, known[0])
 
     def close(self) -> None:
+        for path in list(self._lent):
+            self.take_back(path)
         while self._handles:
             close(self._files, *self._first())
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._handles) + len(self._lent)
 
 
 class IndexCache:

@@ -71,6 +71,9 @@ class Log(LogReader):
         self._preallocates = preallocates
         self._reserved: int | None = None
         """The start offset of the segment whose blocks are reserved."""
+        self._lent: int | None = None
+        """The handle of the last segment while it is lent to the event loop; until the next sync at the latest."""
+        self._loop_error: BaseException | None = None
         self._names_unsynced = False
         # What is found at a start was synced when the store was closed, or is synced when the folder is entered.
         self._synced_offset = segments[-1].next_offset
@@ -147,12 +150,65 @@ class Log(LogReader):
             self._reserved = segment.start_offset
             self._handles.reserve(path, segment.log_bytes, self._segment_bytes)
         self._unsynced[segment.start_offset] = None
-        written, error = write_some(self._files, handle, [entry.batch for entry in entries], segment.log_bytes)
+        written, error = self._write_buffers(handle, [entry.batch for entry in entries], segment.log_bytes)
         self._account(segment, entries, written)
         if error is not None:
             self.generation += 1
+            self._end_loan()
             self._cut_back(path, segment.log_bytes)
+        elif self._lent is None:
+            self._lent = self._handles.lend(path)
         return error
+
+    def _write_buffers(
+        self, handle: int, buffers: Sequence[batches.Writable], position: int
+    ) -> tuple[int, OSError | None]:
+        """As `write_some`; what the disk refused on the event loop is not tried again."""
+        error, self._loop_error = self._loop_error, None
+        if error is None:
+            return write_some(self._files, handle, buffers, position)
+        if isinstance(error, OSError):
+            return 0, error
+        raise error
+
+    def write_on_loop(self, entry: Entry) -> bool:
+        """Writes one small batch on the event loop, while the shard has nothing to do for the partition. Returns False
+        if the shard has to write it: because that takes more than one short call, or because the call has failed, which
+        the shard reports."""
+        segment, handle = self.segments[-1], self._lent
+        batch, base_offset, next_offset, timestamp, _ = entry
+        position, size = segment.log_bytes, len(batch)
+        if (
+            handle is None
+            or position + size >= self._segment_bytes
+            or segment.last_timestamp is None
+            or timestamp < segment.last_timestamp
+            or self.producers.in_doubt
+        ):
+            return False
+        try:
+            if self._files.write(handle, (batch,), position) != size:
+                return False
+        except BaseException as error:  # noqa: BLE001 -- the shard reports it
+            self._loop_error = error
+            return False
+        assert segment.index is not None
+        segment.index.add(base_offset, position, timestamp, size, next_offset - base_offset)
+        segment.batches += 1
+        segment.next_offset = next_offset
+        segment.last_timestamp = timestamp
+        if segment.checked is not None:
+            segment.checked.append(1)
+        segment.log_bytes = position + size
+        self.batches += 1
+        self.size_bytes += size
+        self._unsynced[segment.start_offset] = None
+        return True
+
+    def _end_loan(self) -> None:
+        if self._lent is not None:
+            self._lent = None
+            self._handles.take_back(log_file(self.folder, self.segments[-1].start_offset))
 
     def _account(self, segment: Segment, entries: list[Entry], written: int) -> None:
         assert segment.index is not None
@@ -184,6 +240,7 @@ class Log(LogReader):
 
     def _roll(self) -> None:
         """Closes the last segment and begins the next. If that fails, the old one keeps growing until it works."""
+        self._end_loan()
         closed = self.segments[-1]
         assert closed.index is not None
         start = closed.next_offset
@@ -210,6 +267,7 @@ class Log(LogReader):
 
     def sync(self) -> None:
         """Returns when everything written is on the disk, file names included, each record before its batch."""
+        self._end_loan()
         self.producers.sync()
         for start in list(self._unsynced):
             path = log_file(self.folder, start)
@@ -243,6 +301,7 @@ class Log(LogReader):
 
     def begin_segment(self, start_offset: int) -> None:
         """Begins a new last segment after a gap: offsets that were given out are never given again."""
+        self._end_loan()
         recovery.create_log(self._files, self.folder, start_offset)
         self.segments.append(Segment.empty(start_offset))
         self._unsynced[start_offset] = None
@@ -266,6 +325,7 @@ class Log(LogReader):
     def forget(self) -> None:
         """Closes all files and drops all cached indexes. Nothing is written."""
         self.producers.close()
+        self._end_loan()
         for segment in self.segments:
             self._close_files_of(segment)
 

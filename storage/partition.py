@@ -70,7 +70,6 @@ class Partition:
         "_purging",
         "_readers",
         "_settings",
-        "_shard",
         "_shared",
         "_timestamps",
         "durability",
@@ -94,7 +93,6 @@ class Partition:
         self.durability = settings.durability
         self.emptied = 0
         """How often everything was deleted. Readers that stay need it: after a purge, offsets start over."""
-        self._shard = shard
         self._settings = settings
         self._shared = shared
         self._readers = Readers()
@@ -336,7 +334,8 @@ class Partition:
                 until = min(end, self.written)
                 if offset >= until:
                     break
-                more = await self._shard.call(partial(self._pipeline.log.read, offset, wanted, left, until), brief=True)
+                read = partial(self._pipeline.log.read, offset, wanted, left, until)
+                more = await self._pipeline.call(read, brief=True)
             if found.messages and more.messages and sum(map(len, more.buffers)) > left:
                 # The next message alone is larger than what is left: the next read returns it.
                 break
@@ -365,7 +364,7 @@ class Partition:
             return max(found, first)
         if tail.first_offset is not None and tail.first_offset <= first:
             return first
-        return await self._shard.call(lambda: log.offset_at(timestamp), brief=True)
+        return await self._pipeline.call(lambda: log.offset_at(timestamp), brief=True)
 
     # ------------------------------------------------------------------------------------------------ consumer offsets
 
@@ -442,7 +441,7 @@ class Partition:
             except OSError as error:
                 return 0, log.state, error
 
-        count, self._pipeline.state, failure = await self._shard.call(trim_files)
+        count, self._pipeline.state, failure = await self._pipeline.call(trim_files)
         if failure is not None:
             raise WriteFailed(str(self.place), failure) from failure
         return count
@@ -463,7 +462,7 @@ class Partition:
                 closed.append(copy)
             return closed, log.first_timestamp(log.segments[-1]) or newest
 
-        closed, following = await self._shard.call(copies)
+        closed, following = await self._pipeline.call(copies)
         corrected = times.corrected([segment.last_timestamp or 0 for segment in closed], following)
         for segment, time in zip(closed, corrected, strict=True):
             segment.last_timestamp = time
@@ -485,7 +484,7 @@ class Partition:
                 raise self.failed
             pipeline.hand_over()
             try:
-                state, generation = await self._shard.call(purge_files)
+                state, generation = await self._pipeline.call(purge_files)
             except OSError as error:
                 self._purging = True
                 pipeline.failed = PartitionFailed(
@@ -529,7 +528,7 @@ class Partition:
                 return log, last_timestamp, records, purged
 
             try:
-                log, last_timestamp, records, purged = await self._shard.call(recover_files)
+                log, last_timestamp, records, purged = await self._pipeline.call(recover_files)
             except OSError as error:
                 pipeline.failed = PartitionFailed(f"{self.place}: cannot be reopened: {error.strerror or error}")
                 raise pipeline.failed from error
@@ -563,10 +562,10 @@ class Partition:
             pipeline.failed = closed = PartitionClosed(f"{self.place}: {reason}")
             pipeline.stop_retrying()
             try:
-                await self._shard.call(log.close if keep and problem is None else log.forget)
+                await self._pipeline.call(log.close if keep and problem is None else log.forget)
             except OSError as error:
                 problem = WriteFailed(str(self.place), error)
-                await self._shard.call(log.forget)
+                await self._pipeline.call(log.forget)
             pipeline.refuse_waiting(closed)
             self._readers.refuse(closed)
             pipeline.discard()

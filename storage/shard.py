@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
-"""The future of a call, and its result or its error."""
+Outcome: TypeAlias = "tuple[Call, Any, BaseException | None]"
+"""A call, and its result or its error."""
 
 OUTCOMES_TOGETHER = 4
 """How many brief calls are reported together: waking the loop costs a third as much as reading a megabyte."""
@@ -53,10 +53,15 @@ class Written(NamedTuple):
     error: BaseException | None
     synced: bool
     sync_error: BaseException | None
+    number: int
+    """The number of the last write item that this is the result of."""
 
 
 class Owner(Protocol):
-    """Gets the result of a write item, on the event loop."""
+    """The owner of a log, on the event loop. While it has write items or calls at the shard, only the shard uses the
+    log."""
+
+    calls_at_shard: int
 
     def on_written(self, result: Written) -> None: ...
 
@@ -65,6 +70,8 @@ class WriteItem(NamedTuple):
     """Entries to write. `generation` is the log's generation as the loop knew it when it posted the item."""
 
     owner: Owner
+    number: int
+    """The items of one owner have ascending numbers."""
     log: Log
     generation: int
     entries: list[Entry]
@@ -78,6 +85,8 @@ class Call(NamedTuple):
 
     function: Callable[[], Any]
     future: asyncio.Future[Any]
+    owner: Owner | None
+    """The owner of the log that the function uses; None if it uses no log."""
     brief: bool
     """It never waits for a sync or reads many files, so its result may be reported together with a few others."""
 
@@ -91,6 +100,9 @@ class Shard:
         self.indexes = IndexCache(budgets[options.index_cache])
         self.syncs = 0
         self.writes = 0
+        self.loop_writes = 0
+        """Batches that the event loop has written itself."""
+        self.slow_loop_writes = 0
         self._loop = loop
         self._stopped = False
         self._mailbox: SimpleQueue[WriteItem | Call | None] = SimpleQueue()
@@ -103,12 +115,16 @@ class Shard:
     def write(self, item: WriteItem) -> None:
         self._mailbox.put(item)
 
-    def call(self, function: Callable[[], Result], *, brief: bool = False) -> asyncio.Future[Result]:
+    def call(
+        self, function: Callable[[], Result], *, owner: Owner | None = None, brief: bool = False
+    ) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._stopped:
             future.set_exception(PartitionClosed("the store is closed"))
         else:
-            self._mailbox.put(Call(function, future, brief))
+            if owner is not None:
+                owner.calls_at_shard += 1
+            self._mailbox.put(Call(function, future, owner, brief))
         return future
 
     @property
@@ -172,7 +188,7 @@ class Shard:
             if error is not None and not isinstance(error, OSError):
                 # Later entries were handed over before the loop knew of the defect, so they must not be written.
                 log.generation += 1
-            result = Written(log.next_offset, log.state, log.generation, error, False, None)
+            result = Written(log.next_offset, log.state, log.generation, error, False, None, item.number)
             # Batches written before an error are synced as well, since they can only be acknowledged after that.
             if item.sync and (error is None or isinstance(error, OSError)):
                 unsynced.append((item, result))
@@ -201,9 +217,9 @@ class Shard:
 
     def _run_call(self, call: Call) -> Outcome:
         try:
-            return call.future, call.function(), None
+            return call, call.function(), None
         except BaseException as error:  # noqa: BLE001 -- the caller gets it
-            return call.future, None, error
+            return call, None, error
 
     def _post_to_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -220,9 +236,8 @@ def _merge(writes: dict[int, WriteItem], item: WriteItem) -> None:
         writes[id(item.owner)] = item
         return
     known.entries.extend(item.entries)
-    if item.records or (item.sync and not known.sync):
-        sync, records = known.sync or item.sync, [*known.records, *item.records]
-        writes[id(item.owner)] = known._replace(sync=sync, records=records)
+    sync, records = known.sync or item.sync, [*known.records, *item.records]
+    writes[id(item.owner)] = known._replace(number=item.number, sync=sync, records=records)
 
 
 def _deliver(results: list[tuple[Owner, Written]]) -> None:
@@ -231,7 +246,10 @@ def _deliver(results: list[tuple[Owner, Written]]) -> None:
 
 
 def _settle(outcomes: list[Outcome]) -> None:
-    for future, result, error in outcomes:
+    for call, result, error in outcomes:
+        future = call.future
+        if call.owner is not None:
+            call.owner.calls_at_shard -= 1
         if future.done():
             continue
         if error is None:

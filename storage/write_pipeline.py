@@ -22,6 +22,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
+from typing import TypeVar
 
 import msgspec
 
@@ -37,6 +39,12 @@ from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
 from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
 
 _log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+SLOW_SECONDS = 0.001
+"""A write on the event loop that takes longer than this is slow."""
+REST_SECONDS = 1.0
 
 HAND_OVER_BYTES = 256 << 10
 """From this size on, what was gathered goes to the shard at once: it writes while the loop checks the next batch."""
@@ -71,21 +79,25 @@ class WritePipeline:
         "_place",
         "_producers",
         "_readers",
+        "_rests_until",
         "_retry",
         "_room_waiting",
         "_settings",
         "_shard",
         "_shared",
+        "_state",
         "_sync_due",
         "_unwritten",
         "_waiting_synced",
         "_waiting_written",
+        "_write_items",
+        "_write_items_reported",
         "appended",
+        "calls_at_shard",
         "failed",
         "line",
         "log",
         "readable",
-        "state",
         "synced",
         "tail",
         "unflushed_bytes",
@@ -108,8 +120,7 @@ class WritePipeline:
         self.failed: StorageError | None = None
         """Why appends are refused at the moment."""
         self.log = log
-        self.state = log.state
-        """The log's files as of the last report."""
+        self.calls_at_shard = 0
         self.tail = Tail()
         self.unflushed_bytes = 0
         """Bytes accepted but not yet written."""
@@ -124,6 +135,11 @@ class WritePipeline:
         self._producers = producers
         self._offsets = offsets
         self._generation = log.generation
+        self._state: LogState | None = log.state
+        """As of the last report; None after an append on the event loop."""
+        self._write_items = self._write_items_reported = 0
+        self._rests_until = 0.0
+        """Until then the shard writes everything, because the disk was slow."""
         # Entries not yet handed over, and entries handed over but not yet reported as written.
         self._gathered: list[Entry] = []
         self._gathered_bytes = 0
@@ -134,6 +150,19 @@ class WritePipeline:
         self._waiting_synced = Waiting()
         self._room_waiting: deque[asyncio.Future[None]] = deque()
         self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> LogState:
+        """The log's files, as far as the event loop knows."""
+        if self._state is None:
+            self._state = self.log.state
+        return self._state
+
+    @state.setter
+    def state(self, state: LogState) -> None:
+        # A result may be looked at some turns after it was reported, and appends on the loop may have come since.
+        if self._state is not None:
+            self._state = state
 
     @property
     def unwritten_batches(self) -> int:
@@ -149,6 +178,8 @@ class WritePipeline:
         """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
         already."""
         size = len(entry.batch)
+        if level is Durability.WRITTEN and self._write_on_loop(entry, size):
+            return None
         unflushed = self._shared.unflushed
         self.appended = end = entry.next_offset
         self.tail.push(entry)
@@ -178,6 +209,34 @@ class WritePipeline:
         self.schedule_hand_over()
         return reached
 
+    def _write_on_loop(self, entry: Entry, size: int) -> bool:
+        """Writes a small batch on the event loop, where nothing else of this partition is on its way. A hop to the
+        shard's thread and back takes longer than handing a few bytes to the operating system; but a disk that keeps the
+        loop waiting is left to the shard for a while."""
+        if (
+            size > self._shared.options.loop_append_bytes_max
+            or self._gathered
+            or self._write_items_reported != self._write_items
+            or self.calls_at_shard
+            or self._producers.due
+            or self._settings.durability is not Durability.WRITTEN
+        ):
+            return False
+        began = perf_counter()
+        if began < self._rests_until or not self.log.write_on_loop(entry):
+            return False
+        if perf_counter() - began > SLOW_SECONDS:
+            self._rests_until = began + REST_SECONDS
+            self._shard.slow_loop_writes += 1
+        self._shard.loop_writes += 1
+        self._state = None
+        self.appended = self.written = self.readable = entry.next_offset
+        self.tail.push(entry)
+        self._shared.tails.admit(self.tail, size)
+        if self._readers:
+            self._readers.advance(self.reached)
+        return True
+
     def all_reached(self, level: Durability) -> asyncio.Future[None]:
         """A future that is done when everything appended so far has reached level WRITTEN or SYNCED."""
         waiting = self._waiting_written
@@ -206,9 +265,16 @@ class WritePipeline:
         if entries or sync:
             records, self._producers.due = self._producers.due, []
             self._unwritten.extend(entries)
-            self._shard.write(WriteItem(self, self.log, self._generation, entries, sync, records))
+            self._write_items += 1
+            self._state = self.state
+            self._shard.write(WriteItem(self, self._write_items, self.log, self._generation, entries, sync, records))
         if self._offsets.due:
             self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
+
+    def call(self, function: Callable[[], Result], *, brief: bool = False) -> asyncio.Future[Result]:
+        """Runs a function that uses the log on the shard's thread."""
+        self._state = self.state
+        return self._shard.call(function, owner=self, brief=brief)
 
     async def admission(self) -> None:
         """Waits for room, after the appends that came earlier: clients that send without waiting rely on the order."""
@@ -271,7 +337,7 @@ class WritePipeline:
             return log.next_offset
 
         try:
-            synced = await self._shard.call(sync_files)
+            synced = await self.call(sync_files)
         except OSError as error:
             self._offsets.unsynced = True
             self._on_sync_failed(error)
@@ -284,6 +350,7 @@ class WritePipeline:
     # ---------------------------------------------------------------------------------------- results of write rounds
 
     def on_written(self, result: Written) -> None:
+        self._write_items_reported = max(self._write_items_reported, result.number)
         if result.generation != self._generation and result.error is None:
             return
         self.state = result.state
@@ -390,7 +457,7 @@ class WritePipeline:
 
     def use(self, log: Log, state: LogState, generation: int) -> None:
         """Continues with the files as they are now: purged, or opened again."""
-        self.log, self.state, self._generation = log, state, generation
+        self.log, self._state, self._generation = log, state, generation
 
     def kept_in_memory(self) -> list[Entry]:
         """The entries that were acknowledged from memory and that the disk may not have."""

@@ -49,6 +49,7 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         batch_messages_max=limits.batch_messages,
         payload_bytes_max=limits.payload_bytes,
         user_headers_bytes_max=limits.user_headers_bytes,
+        loop_append_bytes_max=limits.loop_append_bytes,
         read_bytes_max=limits.read_bytes,
         open_files_max=limits.open_files,
         consumer_offsets_max=system.partition.consumer_offsets_max,

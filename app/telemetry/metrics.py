@@ -188,6 +188,8 @@ def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
     for name, sentence in (
         ("queue_length", "Work items that wait for the thread of a shard."),
         ("writes", "Write orders that a shard has executed."),
+        ("loop_writes", "Batches that the event loop has written itself."),
+        ("slow_loop_writes", "Those of them that took over a millisecond."),
         ("syncs", "Syncs of a partition for which sends or commits waited."),
     ):
         values: Values = [((str(number),), getattr(shard, name)) for number, shard in shards]

@@ -80,6 +80,7 @@ class PartitionMachine(RuleBasedStateMachine):
         index_cache_bytes=st.sampled_from((100, 10_000)),
         messages_required_to_save=st.sampled_from((2, 10, 1000)),
         open_files_max=st.sampled_from((2, 100)),
+        loop_append_bytes_max=st.sampled_from((0, 700, 64 << 10)),
         validate_checksum=st.booleans(),
         unflushed=st.sampled_from((700, 100_000)),
     )

@@ -36,6 +36,7 @@ def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
         "batch_messages_max": 1_000_000,
         "payload_bytes_max": 64_000_000,
         "user_headers_bytes_max": 100_000,
+        "loop_append_bytes_max": 64 << 10,
         "read_bytes_max": 128 * MIB,
         "open_files_max": 4096,
         "consumer_offsets_max": 4096,

@@ -179,7 +179,9 @@ async def test_a_defect_while_one_partition_is_written_fails_that_one_and_loses_
 ) -> None:
     with caplog.at_level(logging.ERROR):
         disk = Defective()
-        async with opened(tmp_path, files=disk, durability=level, messages_required_to_save=1) as store:
+        async with opened(
+            tmp_path, files=disk, durability=level, messages_required_to_save=1, loop_append_bytes_max=0
+        ) as store:
             bad, good = await with_topic(store, 2)
             await bad.append(texts("a"))
             await bad.flush()

@@ -270,7 +270,7 @@ async def test_a_full_partition_does_not_stop_the_others(tmp_path: Path) -> None
     async with opened(tmp_path, files=disk, partition_unflushed_bytes_max=whole, shards=2) as store:
         partitions = await with_topic(store, 8)
         slow = partitions[0]
-        other = next(p for p in partitions if p._shard is not slow._shard)
+        other = next(p for p in partitions if p._pipeline._shard is not slow._pipeline._shard)
         disk.stop("partitions/0/")
         waiting = [asyncio.create_task(slow.append(sized(1, 1000))) for _ in range(5)]
         await reached(disk.reached)
@@ -351,15 +351,15 @@ async def test_an_append_that_waits_for_room_is_refused_if_the_partition_is_remo
 async def test_small_batches_of_one_turn_go_to_the_disk_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with partition_in(tmp_path) as partition:
+    async with partition_in(tmp_path, loop_append_bytes_max=0) as partition:
         orders: list[list[int]] = []
-        write = partition._shard.write
+        write = partition._pipeline._shard.write
 
         def watched(order: WriteItem) -> None:
             orders.append([len(entry.batch) for entry in order.entries])
             write(order)
 
-        monkeypatch.setattr(partition._shard, "write", watched)
+        monkeypatch.setattr(partition._pipeline._shard, "write", watched)
         small, large = sized(1, 96), sized(1, 256 * 1024 - 304)
         assert (len(small), len(large)) == (400, 256 * 1024)
         await asyncio.gather(*(partition.append(bytearray(small)) for _ in range(3)))

@@ -176,6 +176,7 @@ system.limits.batch_bytes | storage/test_batch_refusals.py | batch_bytes
 system.limits.batch_messages | storage/test_batch_refusals.py | batch_messages
 system.limits.payload_bytes | storage/test_batch_refusals.py | payload_bytes
 system.limits.user_headers_bytes | storage/test_batch_refusals.py | user_headers_bytes
+system.limits.loop_append_bytes | storage/test_loop_appends.py | loop_append_bytes_max
 system.limits.read_bytes | storage/test_reading.py | read_bytes_max
 system.limits.open_files | app/test_settings.py | IGGY_SYSTEM_LIMITS_OPEN_FILES
 system.limits.frame_bytes | transports/test_tcp.py | frame_bytes

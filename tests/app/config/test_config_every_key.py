@@ -265,6 +265,7 @@ system.limits.batch_bytes | "64 MiB" | "63 MiB" | 66060288
 system.limits.batch_messages | 1000000 | 4567 | 4567
 system.limits.payload_bytes | "64 MB" | "32 MiB" | 33554432
 system.limits.user_headers_bytes | "100 KB" | "1 MiB" | 1048576
+system.limits.loop_append_bytes | "64 KiB" | "0" | 0
 system.limits.read_bytes | "128 MiB" | "32 MiB" | 33554432
 system.limits.streams | 32768 | 4567 | 4567
 system.limits.topics_per_stream | 4096 | 4567 | 4567

@@ -68,6 +68,7 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("LIMITS_BATCH_MESSAGES", "7", "batch_messages_max", 7),
     ("LIMITS_PAYLOAD_BYTES", "1 MiB", "payload_bytes_max", MIB),
     ("LIMITS_USER_HEADERS_BYTES", "1 KiB", "user_headers_bytes_max", 1024),
+    ("LIMITS_LOOP_APPEND_BYTES", "0", "loop_append_bytes_max", 0),
     ("LIMITS_READ_BYTES", "1 MiB", "read_bytes_max", MIB),
     ("LIMITS_OPEN_FILES", "17", "open_files_max", 17),
     ("PARTITION_CONSUMER_OFFSETS_MAX", "7", "consumer_offsets_max", 7),

@@ -80,6 +80,9 @@ async def opened(
     path: object, *, files: Files | None = None, clock: Callable[[], int] | None = None, **options: Any
 ) -> AsyncIterator[Store]:
     """A store that is closed at the end, with no saver unless one is asked for."""
+    if isinstance(files, SlowDisk):
+        # The event loop must not write to a disk that waits for the event loop.
+        options = {"loop_append_bytes_max": 0, **options}
     chosen = StoreOptions(path=str(path), **{"saver_interval_s": None, **options})
     store = await Store.open(chosen, files=files, clock=clock or now_us)
     try:

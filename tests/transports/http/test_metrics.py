@@ -213,6 +213,7 @@ def test_the_metrics_listener_reports_disk_shards_and_connections(start: Start) 
         for line in (
             'whippet_connections{transport="http"} 0',
             'whippet_connections{transport="tcp"} 1',
+            'whippet_shard_loop_writes_total{shard="0"} 0',
             'whippet_shard_queue_length{shard="0"} 0',
             "whippet_unflushed_bytes 0",
         ):
