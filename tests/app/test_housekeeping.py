@@ -23,20 +23,20 @@ ME = Consumer(ConsumerKind.CONSUMER, 1)
 
 
 async def make_topic(person: Person, **settings: Any) -> None:
-    await person.ask(requests.CreateStream("s"))
-    await person.ask(requests.CreateTopic("s", "t", 1, **settings))
+    await person.execute(requests.CreateStream("s"))
+    await person.execute(requests.CreateTopic("s", "t", 1, **settings))
 
 
 async def send(person: Person, count: int) -> None:
     to = Partitioning(PartitioningKind.PARTITION_ID, 0)
     for _ in range(count):
-        await person.ask(requests.SendMessages("s", "t", to, (build([Message(bytes(700))], 1, os.urandom),)))
+        await person.execute(requests.SendMessages("s", "t", to, (build([Message(bytes(700))], 1, os.urandom),)))
 
 
 async def segments(person: Person) -> tuple[int, int]:
     """As topic details and statistics report them."""
-    topic = await person.ask(requests.GetTopic("s", "t"))
-    stats = await person.ask(requests.GetStats())
+    topic = await person.execute(requests.GetTopic("s", "t"))
+    stats = await person.execute(requests.GetStats())
     return topic.partitions[0].segments_count, stats.segments_count
 
 
@@ -52,7 +52,7 @@ async def test_expired_segments_are_deleted_and_the_sizes_follow(tmp_path: Path)
         here.clock.now += 2 * SECOND
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (1, 1)
-        assert (await root.ask(requests.GetStats())).messages_count == 0
+        assert (await root.execute(requests.GetStats())).messages_count == 0
 
 
 async def test_changed_limits_of_a_topic_apply_from_the_next_round_on(tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ async def test_changed_limits_of_a_topic_apply_from_the_next_round_on(tmp_path: 
         here.clock.now += 10 * SECOND
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (11, 11)
-        await root.ask(requests.UpdateTopic("s", "t", "t", max_topic_size=10_000))
+        await root.execute(requests.UpdateTopic("s", "t", "t", max_topic_size=10_000))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (5, 5)
-        await root.ask(requests.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
+        await root.execute(requests.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (5, 5)
-        await root.ask(requests.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
+        await root.execute(requests.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (1, 1)
 
@@ -79,11 +79,11 @@ async def test_a_segment_with_uncommitted_messages_is_kept(tmp_path: Path) -> No
         root = await here.root()
         await make_topic(root, message_expiry=SECOND)
         await send(root, 6)
-        await root.ask(requests.StoreConsumerOffset(ME, "s", "t", 0, 2))
+        await root.execute(requests.StoreConsumerOffset(ME, "s", "t", 0, 2))
         here.clock.now += 5 * SECOND
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (3, 3)
-        await root.ask(requests.StoreConsumerOffset(ME, "s", "t", 0, 3))
+        await root.execute(requests.StoreConsumerOffset(ME, "s", "t", 0, 3))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (2, 2)
 
@@ -95,7 +95,7 @@ async def test_if_full_topics_refuse_sends_only_expired_segments_are_deleted(
         root = await here.root()
         await make_topic(root)
         await send(root, 6)
-        await root.ask(requests.UpdateTopic("s", "t", "t", max_topic_size=1024, message_expiry=5 * SECOND))
+        await root.execute(requests.UpdateTopic("s", "t", "t", max_topic_size=1024, message_expiry=5 * SECOND))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (4, 4)
         with pytest.raises(CommandError, match="topic 't' of stream 's' is full") as refused:
@@ -113,8 +113,8 @@ async def test_several_batches_that_do_not_fit_are_refused_as_a_whole(tmp_path: 
         await make_topic(root, max_topic_size=1500)
         batches = tuple(build([Message(bytes(700))], 1, os.urandom) for _ in range(2))
         with pytest.raises(CommandError, match="is full"):
-            await root.ask(requests.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 0), batches))
-        assert (await root.ask(requests.GetStats())).messages_count == 0
+            await root.execute(requests.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 0), batches))
+        assert (await root.execute(requests.GetStats())).messages_count == 0
         await send(root, 1)
 
 
@@ -132,41 +132,41 @@ async def test_a_silent_client_loses_its_groups_and_its_next_command_is_refused(
     async with world(tmp_path) as here:
         silent, lively = await here.root(), await here.root()
         await make_group(silent)
-        await silent.ask(requests.CreateConsumerGroup("s", "t", "mine"))
-        await silent.ask(requests.JoinConsumerGroup("s", "t", "mine"))
+        await silent.execute(requests.CreateConsumerGroup("s", "t", "mine"))
+        await silent.execute(requests.JoinConsumerGroup("s", "t", "mine"))
         here.clock.now += 5 * SECOND
-        await lively.ask(requests.Ping())
+        await lively.execute(requests.Ping())
         here.clock.now += 2 * SECOND
         await housekeeping.evict_silent_clients(here.gateway)
-        group = await lively.ask(requests.GetConsumerGroup("s", "t", "mine"))
+        group = await lively.execute(requests.GetConsumerGroup("s", "t", "mine"))
         assert group.info.members_count == 0
         with pytest.raises(CommandError) as refused:
-            await silent.ask(requests.GetStreams())
+            await silent.execute(requests.GetStreams())
         assert refused.value.code is Code.STALE_CLIENT
-        assert await lively.ask(requests.GetStreams())
+        assert await lively.execute(requests.GetStreams())
 
 
 async def test_a_silent_client_without_a_group_is_not_evicted(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         silent = await here.root()
         await make_group(silent)
-        await silent.ask(requests.CreateConsumerGroup("s", "t", "mine"))
-        await silent.ask(requests.JoinConsumerGroup("s", "t", "mine"))
-        await silent.ask(requests.LeaveConsumerGroup("s", "t", "mine"))
+        await silent.execute(requests.CreateConsumerGroup("s", "t", "mine"))
+        await silent.execute(requests.JoinConsumerGroup("s", "t", "mine"))
+        await silent.execute(requests.LeaveConsumerGroup("s", "t", "mine"))
         here.clock.now += 100 * SECOND
         await housekeeping.evict_silent_clients(here.gateway)
-        assert await silent.ask(requests.GetStreams())
+        assert await silent.execute(requests.GetStreams())
 
 
 async def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
-        await root.ask(requests.CreatePersonalAccessToken("ci token", 10 * SECOND))
+        await root.execute(requests.CreatePersonalAccessToken("ci token", 10 * SECOND))
         here.clock.now += 11 * SECOND
-        assert len(await root.ask(requests.GetPersonalAccessTokens())) == 1
+        assert len(await root.execute(requests.GetPersonalAccessTokens())) == 1
         await housekeeping.remove_expired_tokens(here.gateway)
-        assert await root.ask(requests.GetPersonalAccessTokens()) == ()
-        await root.ask(requests.CreatePersonalAccessToken("ci token", 0))
+        assert await root.execute(requests.GetPersonalAccessTokens()) == ()
+        await root.execute(requests.CreatePersonalAccessToken("ci token", 0))
 
 
 async def test_a_chore_that_fails_runs_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,16 +31,16 @@ async def test_the_lag_of_a_group_is_what_it_has_not_committed(tmp_path: Path) -
     async with reading(tmp_path, 3) as made:
         await made.fill(10)
         for name in ("none", "some"):
-            await made.root.ask(requests.CreateConsumerGroup("s", "t", name))
+            await made.root.execute(requests.CreateConsumerGroup("s", "t", name))
         assert await lags(made) == {"g": 30, "none": 30, "some": 30}
         some = requests.Consumer(requests.ConsumerKind.GROUP, "some")
-        await made.root.ask(requests.JoinConsumerGroup("s", "t", "some"))
+        await made.root.execute(requests.JoinConsumerGroup("s", "t", "some"))
         await made.root.join()
         for partition, offset in ((0, 0), (1, 9)):
             await made.root.store(offset, partition, some)
         await made.root.store(4, 2)
         assert await lags(made) == {"g": 25, "none": 30, "some": 19}
-        await made.root.ask(requests.PurgeTopic("s", "t"))
+        await made.root.execute(requests.PurgeTopic("s", "t"))
         assert await lags(made) == {"g": 0, "none": 0, "some": 0}
 
 

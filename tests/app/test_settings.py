@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from tests.app.access.support.access_tokens import CONFIG as JWT
-from tests.app.access.support.access_tokens import handed
+from tests.app.access.support.access_tokens import token_world
 from tests.app.access.support.world import CHEAP, ROOT, SECOND, world
 from tests.app.commands.support.members import two_members_and_a_promise
 from tests.app.commands.support.reading import payloads, reading
@@ -138,15 +138,15 @@ async def test_a_user_has_at_most_the_configured_number_of_tokens(
 async def test_only_configured_issuers_and_audiences_are_trusted(
     tmp_path: Path, claims: dict[str, tuple[str, ...]]
 ) -> None:
-    async with handed(tmp_path, JWT) as made:
+    async with token_world(tmp_path, JWT) as made:
         token = made.give()
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         made.tokens = await made.reopened(msgspec.structs.replace(JWT, **claims))
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
         own = {"valid_issuers": "issuer", "valid_audiences": "audience"}
         ((key, (name,)),) = claims.items()
         made.tokens = await made.reopened(msgspec.structs.replace(JWT, **claims, **{own[key]: name}))
-        assert await made.who(made.give()) == "root"
+        assert await made.user_of(made.give()) == "root"
 
 
 async def test_a_ticket_has_the_configured_lifetime(tmp_path: Path) -> None:
@@ -319,12 +319,14 @@ async def test_the_configured_number_of_segment_files_stays_open(tmp_path: Path)
 
 
 async def test_the_configured_clock_skew_applies_to_this_servers_tokens(tmp_path: Path) -> None:
-    async with handed(tmp_path, msgspec.structs.replace(JWT, clock_skew=50.0, access_token_expiry=10 * SECOND)) as made:
+    async with token_world(
+        tmp_path, msgspec.structs.replace(JWT, clock_skew=50.0, access_token_expiry=10 * SECOND)
+    ) as made:
         token = made.give()
         made.clock.now += 59 * SECOND
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         made.clock.now += 2 * SECOND
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
 
 
 async def test_a_tcp_request_has_the_configured_time(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def consumer(name: int | str) -> Consumer:
 async def with_topic(made: World, partitions: int = 1) -> Person:
     root = await made.root()
     if made.gateway.streams.find("s") is None:
-        await root.ask(requests.CreateStream("s"))
-        await root.ask(requests.CreateTopic("s", "t", partitions))
+        await root.execute(requests.CreateStream("s"))
+        await root.execute(requests.CreateTopic("s", "t", partitions))
     return root
 
 
@@ -65,36 +65,36 @@ async def test_partitions_are_made_up_to_the_limit_and_not_beyond_also_at_the_sa
 ) -> None:
     async with world(tmp_path, settings=limited(**{key: 10})) as made:
         root = await with_topic(made, 4)
-        found = await outcomes(*[root.ask(requests.CreatePartitions("s", "t", 2)) for _ in range(5)])
+        found = await outcomes(*[root.execute(requests.CreatePartitions("s", "t", 2)) for _ in range(5)])
         assert found == [None] * 3 + [Code.TOO_MANY_PARTITIONS] * 2
         assert partitions_of(made) == 10
         with pytest.raises(CommandError, match=rf"system\.limits\.{key} = 10"):
-            await root.ask(requests.CreatePartitions("s", "t", 1))
-        await root.ask(requests.DeletePartitions("s", "t", 1))
-        await root.ask(requests.CreatePartitions("s", "t", 1))
+            await root.execute(requests.CreatePartitions("s", "t", 1))
+        await root.execute(requests.DeletePartitions("s", "t", 1))
+        await root.execute(requests.CreatePartitions("s", "t", 1))
         assert partitions_of(made) == 10
 
 
 async def test_a_topic_counts_with_all_its_partitions_and_is_not_made_at_all_beyond_the_limit(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(partitions=10, partitions_per_topic=8)) as made:
         root = await with_topic(made, 7)
-        assert await refusal(root.ask(requests.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
-        assert await refusal(root.ask(requests.CreateTopic("s", "other", 4))) is Code.TOO_MANY_PARTITIONS
-        await root.ask(requests.CreateTopic("s", "other", 3))
+        assert await refusal(root.execute(requests.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
+        assert await refusal(root.execute(requests.CreateTopic("s", "other", 4))) is Code.TOO_MANY_PARTITIONS
+        await root.execute(requests.CreateTopic("s", "other", 3))
         # Without partitions it takes no place.
-        await root.ask(requests.CreateTopic("s", "empty", 0))
-        await root.ask(requests.DeleteTopic("s", "t"))
-        await root.ask(requests.CreateTopic("s", "larger", 7))
+        await root.execute(requests.CreateTopic("s", "empty", 0))
+        await root.execute(requests.DeleteTopic("s", "t"))
+        await root.execute(requests.CreateTopic("s", "larger", 7))
 
 
 async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await with_topic(made, 5)
-        await root.ask(requests.CreateConsumerGroup("s", "t", "a"))
-        await root.ask(requests.CreateConsumerGroup("s", "t", "b"))
-        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
+        await root.execute(requests.CreateConsumerGroup("s", "t", "a"))
+        await root.execute(requests.CreateConsumerGroup("s", "t", "b"))
+        await root.execute(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
         for number in range(5):
-            await root.ask(requests.StoreConsumerOffset(consumer(number), "s", "t", 0, 0))
+            await root.execute(requests.StoreConsumerOffset(consumer(number), "s", "t", 0, 0))
     few = limited(partitions=2, partitions_per_topic=2, consumer_groups_per_topic=1)
     async with world(tmp_path, settings=few, consumer_offsets_max=2) as made:
         root = await made.root()
@@ -103,15 +103,17 @@ async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp
             (requests.CreateConsumerGroup("s", "t", "c"), Code.TOO_MANY_CONSUMER_GROUPS),
             (requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0), Code.TOO_MANY_CONSUMER_OFFSETS),
         ):
-            assert await refusal(root.ask(request)) is code
-        await root.ask(requests.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 4), (texts("x"),)))
-        await root.ask(requests.StoreConsumerOffset(consumer(4), "s", "t", 0, 1))
-        await root.ask(requests.JoinConsumerGroup("s", "t", "b"))
+            assert await refusal(root.execute(request)) is code
+        await root.execute(
+            requests.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 4), (texts("x"),))
+        )
+        await root.execute(requests.StoreConsumerOffset(consumer(4), "s", "t", 0, 1))
+        await root.execute(requests.JoinConsumerGroup("s", "t", "b"))
         for number in range(3):
-            await root.ask(requests.DeleteConsumerOffset(consumer(number), "s", "t", 0))
-        assert await refusal(root.ask(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))) is not None
-        await root.ask(requests.DeleteConsumerOffset(consumer(3), "s", "t", 0))
-        await root.ask(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))
+            await root.execute(requests.DeleteConsumerOffset(consumer(number), "s", "t", 0))
+        assert await refusal(root.execute(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))) is not None
+        await root.execute(requests.DeleteConsumerOffset(consumer(3), "s", "t", 0))
+        await root.execute(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))
 
 
 # ----------------------------------------------------------------------------------------------------- streams, topics
@@ -120,19 +122,19 @@ async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp
 async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(streams=2, topics_per_stream=2)) as made:
         root = await with_topic(made)
-        found = await outcomes(*[root.ask(requests.CreateStream(f"s{number}")) for number in range(3)])
+        found = await outcomes(*[root.execute(requests.CreateStream(f"s{number}")) for number in range(3)])
         assert found == [None] + [Code.TOO_MANY_STREAMS] * 2
-        found = await outcomes(*[root.ask(requests.CreateTopic("s", f"t{number}", 0)) for number in range(3)])
+        found = await outcomes(*[root.execute(requests.CreateTopic("s", f"t{number}", 0)) for number in range(3)])
         assert found == [None] + [Code.TOO_MANY_TOPICS] * 2
         with pytest.raises(CommandError, match=r"system\.limits\.streams = 2"):
-            await root.ask(requests.CreateStream("another"))
+            await root.execute(requests.CreateStream("another"))
         with pytest.raises(CommandError, match=r"system\.limits\.topics_per_stream = 2"):
-            await root.ask(requests.CreateTopic("s", "another", 1))
-        await root.ask(requests.CreateTopic("s0", "t", 1))
-        await root.ask(requests.DeleteTopic("s", "t0"))
-        await root.ask(requests.CreateTopic("s", "another", 1))
-        await root.ask(requests.DeleteStream("s0"))
-        await root.ask(requests.CreateStream("another"))
+            await root.execute(requests.CreateTopic("s", "another", 1))
+        await root.execute(requests.CreateTopic("s0", "t", 1))
+        await root.execute(requests.DeleteTopic("s", "t0"))
+        await root.execute(requests.CreateTopic("s", "another", 1))
+        await root.execute(requests.DeleteStream("s0"))
+        await root.execute(requests.CreateStream("another"))
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -141,14 +143,14 @@ async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time
 async def test_groups_of_a_topic_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(consumer_groups_per_topic=3)) as made:
         root = await with_topic(made)
-        await root.ask(requests.CreateTopic("s", "other", 1))
-        found = await outcomes(*[root.ask(requests.CreateConsumerGroup("s", "t", f"g{i}")) for i in range(5)])
+        await root.execute(requests.CreateTopic("s", "other", 1))
+        found = await outcomes(*[root.execute(requests.CreateConsumerGroup("s", "t", f"g{i}")) for i in range(5)])
         assert found == [None] * 3 + [Code.TOO_MANY_CONSUMER_GROUPS] * 2
         with pytest.raises(CommandError, match=r"system\.limits\.consumer_groups_per_topic = 3"):
-            await root.ask(requests.CreateConsumerGroup("s", "t", "g5"))
-        await root.ask(requests.CreateConsumerGroup("s", "other", "g"))
-        await root.ask(requests.DeleteConsumerGroup("s", "t", "g0"))
-        await root.ask(requests.CreateConsumerGroup("s", "t", "g5"))
+            await root.execute(requests.CreateConsumerGroup("s", "t", "g5"))
+        await root.execute(requests.CreateConsumerGroup("s", "other", "g"))
+        await root.execute(requests.DeleteConsumerGroup("s", "t", "g0"))
+        await root.execute(requests.CreateConsumerGroup("s", "t", "g5"))
 
 
 # ------------------------------------------------------------------------------------------------------- stored offsets
@@ -158,10 +160,10 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
     async with world(tmp_path, consumer_offsets_max=3) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
-            await root.ask(requests.SendMessages("s", "t", to, (texts("x", "y"),)))
+            await root.execute(requests.SendMessages("s", "t", to, (texts("x", "y"),)))
 
         async def store(name: int | str, offset: int = 0, partition: int = 0) -> None:
-            await root.ask(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, offset))
+            await root.execute(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, offset))
 
         found = await outcomes(*[store(f"consumer {number}") for number in range(6)])
         assert found == [None] * 3 + [Code.TOO_MANY_CONSUMER_OFFSETS] * 3
@@ -170,13 +172,13 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
         await store("consumer 0", 1)
         await store("one more", partition=1)
         # Groups have places of their own.
-        await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
-        await root.ask(requests.JoinConsumerGroup("s", "t", "g"))
-        await root.ask(requests.StoreConsumerOffset(Consumer(ConsumerKind.GROUP, "g"), "s", "t", 0, 0))
-        await root.ask(requests.DeleteConsumerOffset(consumer("consumer 1"), "s", "t", 0))
+        await root.execute(requests.CreateConsumerGroup("s", "t", "g"))
+        await root.execute(requests.JoinConsumerGroup("s", "t", "g"))
+        await root.execute(requests.StoreConsumerOffset(Consumer(ConsumerKind.GROUP, "g"), "s", "t", 0, 0))
+        await root.execute(requests.DeleteConsumerOffset(consumer("consumer 1"), "s", "t", 0))
         await store("one more")
-        await root.ask(requests.PurgeTopic("s", "t"))
-        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
+        await root.execute(requests.PurgeTopic("s", "t"))
+        await root.execute(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
         assert await outcomes(*[store(f"later {number}") for number in range(4)]) == [
             *[None] * 3,
             Code.TOO_MANY_CONSUMER_OFFSETS,
@@ -186,11 +188,11 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
 async def test_a_poll_that_cannot_store_its_offset_is_refused_and_stores_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, consumer_offsets_max=1) as made:
         root = await with_topic(made)
-        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
+        await root.execute(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
 
         def poll(name: str, *, auto_commit: bool) -> Any:
             following = Strategy(StrategyKind.NEXT)
-            return root.ask(requests.PollMessages(consumer(name), "s", "t", 0, following, 1, auto_commit))
+            return root.execute(requests.PollMessages(consumer(name), "s", "t", 0, following, 1, auto_commit))
 
         for _ in range(2):
             assert (await poll("a", auto_commit=True)).messages_count == 1
@@ -205,24 +207,24 @@ async def test_names_are_forgotten_with_the_offsets_that_were_stored_under_them(
     async with world(tmp_path) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
-            await root.ask(requests.SendMessages("s", "t", to, (texts("x"),)))
+            await root.execute(requests.SendMessages("s", "t", to, (texts("x"),)))
         first, second = made.store.partitions_of(0, 0)
 
         def names(partition: Partition) -> list[str | None]:
             return [partition.reader_name(Kind.CONSUMER, known) for known in partition.readers(Kind.CONSUMER)]
 
         async def store(name: str, partition: int) -> None:
-            await root.ask(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, 0))
+            await root.execute(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, 0))
 
         for number in range(1000):
             await store(f"consumer {number}", 0)
-            await root.ask(requests.DeleteConsumerOffset(consumer(f"consumer {number}"), "s", "t", 0))
+            await root.execute(requests.DeleteConsumerOffset(consumer(f"consumer {number}"), "s", "t", 0))
         assert names(first) == []
         for number in range(10):
             await store("the same", 0)
             await store(f"consumer {number}", 1)
         assert (names(first), len(set(names(second)))) == (["the same"], 10)
-        await root.ask(requests.PurgeTopic("s", "t"))
+        await root.execute(requests.PurgeTopic("s", "t"))
         assert names(first) == names(second) == []
 
 
@@ -253,9 +255,9 @@ async def test_the_limits_are_named_over_http(tmp_path: Path) -> None:
     few = limited(partitions_per_topic=2, partitions=3, consumer_groups_per_topic=1)
     async with calling(tmp_path, settings=few, consumer_offsets_max=1) as made:
         root = await with_topic(made.world, 2)
-        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
-        await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
-        await root.ask(requests.StoreConsumerOffset(consumer(1), "s", "t", 0, 0))
+        await root.execute(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
+        await root.execute(requests.CreateConsumerGroup("s", "t", "g"))
+        await root.execute(requests.StoreConsumerOffset(consumer(1), "s", "t", 0, 0))
         for method, path, body, code, key in (
             ("POST", "/partitions", {"partitions_count": 1}, 2015, "system.limits.partitions_per_topic = 2"),
             ("POST", "/consumer-groups", {"name": "h"}, 20012, "system.limits.consumer_groups_per_topic = 1"),

@@ -268,13 +268,13 @@ async def test_a_session_that_has_ended_cannot_be_bound(tmp_path: Path, how: str
             alice.close()
         match how:
             case "password":
-                await boss.ask(requests.ChangePassword("alice", "alicealice", "another one"))
+                await boss.execute(requests.ChangePassword("alice", "alicealice", "another one"))
             case "deactivated":
-                await boss.ask(requests.UpdateUser("alice", None, requests.UserStatus.INACTIVE))
+                await boss.execute(requests.UpdateUser("alice", None, requests.UserStatus.INACTIVE))
             case "deleted":
-                await boss.ask(requests.DeleteUser("alice"))
+                await boss.execute(requests.DeleteUser("alice"))
             case "sessions ended":
-                await boss.ask(requests.EndSessions("alice"))
+                await boss.execute(requests.EndSessions("alice"))
             case "silent":
                 for session in made.gateway.sessions:
                     session.stale = session.login is not None and session is not boss.session
@@ -994,9 +994,9 @@ async def test_generations_share_what_they_make(tmp_path: Path) -> None:
         await newer.demand(requests.CreateConsumerGroup("s", "t", "g"))
         await newer.demand(requests.JoinConsumerGroup("s", "t", "g"))
         older = await made.root()
-        await older.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await older.execute(requests.JoinConsumerGroup("s", "t", "g"))
         await sent(newer, b"m", partition=0)
-        polled = await older.ask(requests.PollMessages(ME, "s", "t", 0, FIRST, 10, False))
+        polled = await older.execute(requests.PollMessages(ME, "s", "t", 0, FIRST, 10, False))
         assert polled.messages_count == 1
         group = await newer.get(requests.GetConsumerGroup("s", "t", "g"))
         assert sorted(len(member.partitions) for member in group.members) == [1, 1]

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from tests.app.access.support.access_tokens import CONFIG, SECRET, handed
+from tests.app.access.support.access_tokens import CONFIG, SECRET, token_world
 from tests.app.access.support.world import SECOND, refusal
 from tests.storage.support.world import settled
 from whippet.app.access import access_tokens, trusted_issuers
@@ -57,7 +57,7 @@ def _json(value: Any) -> bytes:
 
 
 async def test_a_token_contains_what_clients_read(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         issued = made.tokens.issue(made.find("root"))
         header, claims = opened(issued.text)
         now = made.clock() // SECOND
@@ -68,16 +68,16 @@ async def test_a_token_contains_what_clients_read(tmp_path: Path) -> None:
         assert issued.expires_at == claims["exp"]
         assert claims["jti"][14] == "7"
         assert len(claims["jti"]) == 36
-        assert await made.who(issued.text) == "root"
+        assert await made.user_of(issued.text) == "root"
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
 async def test_each_configured_algorithm_verifies_only_its_own_signatures(tmp_path: Path, algorithm: str) -> None:
     config = msgspec.structs.replace(CONFIG, algorithm=algorithm)
-    async with handed(tmp_path, config) as made:
+    async with token_world(tmp_path, config) as made:
         token = made.give()
         assert opened(token)[0]["alg"] == algorithm
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         for other in {"HS256", "HS384", "HS512"} - {algorithm}:
             tokens = await made.reopened(msgspec.structs.replace(CONFIG, algorithm=other))
             assert await tokens.authenticate(token) is None
@@ -156,35 +156,35 @@ def forgeries(token: str) -> dict[str, str]:
 
 
 async def test_no_forged_token_is_accepted(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         await made.user("alice")
         token = made.give()
         for name, forged in forgeries(token).items():
             for _ in range(2):
-                assert await made.who(forged) is None, name
+                assert await made.user_of(forged) is None, name
             code = await refusal(made.tokens.refresh(forged))
             assert code in (Code.UNAUTHENTICATED, Code.INVALID_ACCESS_TOKEN, Code.INVALID_JWT_ALGORITHM), name
-        assert await made.who(token) == "root", "and the true one still does"
+        assert await made.user_of(token) == "root", "and the true one still does"
 
 
 async def test_a_token_for_several_audiences_is_accepted(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         header, claims = opened(made.give())
-        assert await made.who(signed(header, claims | {"aud": ["else", "iggy.apache.org"]})) == "root"
-        assert await made.who(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
+        assert await made.user_of(signed(header, claims | {"aud": ["else", "iggy.apache.org"]})) == "root"
+        assert await made.user_of(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
 
 
 async def test_a_token_without_an_epoch_belongs_to_the_first_epoch(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         header, claims = opened(made.give())
         del claims["whippet_epoch"]
-        assert await made.who(signed(header, claims)) == "root"
+        assert await made.user_of(signed(header, claims)) == "root"
         await made.gateway.users.end_sessions("root", end_tokens=False)
-        assert await made.who(signed(header, claims)) is None
+        assert await made.user_of(signed(header, claims)) is None
 
 
 async def test_clocks_may_differ_by_the_configured_skew_and_no_more(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         header, claims = opened(made.give())
         now = claims["iat"]
         for changed, believed in (
@@ -193,62 +193,62 @@ async def test_clocks_may_differ_by_the_configured_skew_and_no_more(tmp_path: Pa
             ({"nbf": now + 5}, True),
             ({"nbf": now + 6}, False),
         ):
-            assert (await made.who(signed(header, claims | changed)) == "root") is believed, changed
+            assert (await made.user_of(signed(header, claims | changed)) == "root") is believed, changed
 
 
 async def test_a_token_that_was_accepted_before_still_expires(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         token = made.give()
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         made.clock.now += 3604 * SECOND
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         made.clock.now += 2 * SECOND
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
 async def test_a_token_is_void_for_the_next_user_with_the_same_number(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         number = await made.user("alice")
         token = made.give("alice")
-        assert await made.who(token) == "alice"
+        assert await made.user_of(token) == "alice"
         root = await made.root()
-        await root.ask(requests.DeleteUser("alice"))
-        assert await made.who(token) is None
+        await root.execute(requests.DeleteUser("alice"))
+        assert await made.user_of(token) is None
         assert await made.user("mallory") == number
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
 async def test_tokens_stay_void_after_their_user_was_inactive(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         await made.user("alice")
         token = made.give("alice")
         root = await made.root()
-        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
-        assert await made.who(token) is None
-        await root.ask(requests.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
-        assert await made.who(token) is None
+        await root.execute(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
+        assert await made.user_of(token) is None
+        await root.execute(requests.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
+        assert await made.user_of(token) is None
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
-        assert await made.who(made.give("renamed")) == "renamed"
+        assert await made.user_of(made.give("renamed")) == "renamed"
 
 
 # ------------------------------------------------------------------------------------------------- ending
 
 
 async def test_a_token_can_be_refreshed_once_and_stays_valid(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         first = made.tokens.issue(made.find("root"), "0.6").text
         second = (await made.tokens.refresh(first)).text
         assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
-        assert [await made.who(first), await made.who(second)] == ["root", "root"]
+        assert [await made.user_of(first), await made.user_of(second)] == ["root", "root"]
         caller = await made.tokens.authenticate(second)
         assert caller is not None
         assert caller.generation == "0.6", "what is known of the client goes on too"
 
 
 async def test_ended_tokens_stay_ended_after_a_restart(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         revoked, refreshed, other = made.give(), made.give(), made.give()
         caller = await made.tokens.authenticate(revoked)
         assert caller is not None
@@ -256,16 +256,16 @@ async def test_ended_tokens_stay_ended_after_a_restart(tmp_path: Path) -> None:
         await made.tokens.revoke(caller.claims)
         await made.tokens.refresh(refreshed)
         for _ in range(2):
-            assert await made.who(revoked) is None
+            assert await made.user_of(revoked) is None
             assert await refusal(made.tokens.refresh(revoked)) == Code.INVALID_ACCESS_TOKEN
             assert await refusal(made.tokens.refresh(refreshed)) == Code.INVALID_ACCESS_TOKEN
-            assert await made.who(refreshed) == "root"
-            assert await made.who(other) == "root"
+            assert await made.user_of(refreshed) == "root"
+            assert await made.user_of(other) == "root"
             made.tokens = await made.reopened()
 
 
 async def test_expired_entries_are_dropped_at_the_next_start(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         await made.tokens.refresh(made.give())
         assert (tmp_path / FOLDER / ENDED).stat().st_size
         made.clock.now += 2 * 3600 * SECOND
@@ -274,7 +274,7 @@ async def test_expired_entries_are_dropped_at_the_next_start(tmp_path: Path) -> 
 
 
 async def test_only_unexpired_entries_count_towards_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         monkeypatch.setattr(made.tokens._ended, "_per_user_max", 2)
         for _ in range(2):
             await made.tokens.refresh(made.give())
@@ -287,7 +287,7 @@ async def test_only_unexpired_entries_count_towards_the_limit(tmp_path: Path, mo
 
 
 async def test_a_truncated_line_affects_no_other_entry(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         first, second, third = made.give(), made.give(), made.give()
         for token in (first, second):
             await made.tokens.refresh(token)
@@ -302,7 +302,7 @@ async def test_a_truncated_line_affects_no_other_entry(tmp_path: Path) -> None:
 
 
 async def test_ending_a_token_fails_if_it_cannot_be_stored(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         token = made.give()
         (tmp_path / FOLDER / ENDED).mkdir(parents=True)
         assert await refusal(made.tokens.refresh(token)) == Code.CANNOT_WRITE_TO_FILE
@@ -312,20 +312,20 @@ async def test_ending_a_token_fails_if_it_cannot_be_stored(tmp_path: Path) -> No
 
 
 async def test_a_key_is_created_once_for_its_owner_only_and_tokens_survive_a_restart(tmp_path: Path) -> None:
-    async with handed(tmp_path, HttpJwt()) as made:
+    async with token_world(tmp_path, HttpJwt()) as made:
         file = tmp_path / FOLDER / KEY
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert len(file.read_bytes()) == 64
         token = made.give()
         made.tokens = await made.reopened(HttpJwt())
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
         file.unlink()
         made.tokens = await made.reopened(HttpJwt())
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
 
 
 async def test_a_readable_key_is_closed_to_others_and_half_a_key_is_refused(tmp_path: Path) -> None:
-    async with handed(tmp_path, HttpJwt()) as made:
+    async with token_world(tmp_path, HttpJwt()) as made:
         file = tmp_path / FOLDER / KEY
         os.chmod(file, 0o644)
         await made.reopened(HttpJwt())
@@ -338,21 +338,21 @@ async def test_a_readable_key_is_closed_to_others_and_half_a_key_is_refused(tmp_
 async def test_a_configured_secret_creates_no_file_and_may_be_base64(tmp_path: Path) -> None:
     octets = hashlib.sha256(b"x").digest()
     config = HttpJwt(decoding_secret=Secret(base64.b64encode(octets).decode()), use_base64_secret=True)
-    async with handed(tmp_path, config) as made:
+    async with token_world(tmp_path, config) as made:
         assert not (tmp_path / FOLDER / KEY).exists()
         header, claims, signature = made.give().split(".")
         assert signature == part(hmac.digest(octets, f"{header}.{claims}".encode(), "sha256"))
 
 
 async def test_of_two_secrets_the_first_signs_and_both_verify(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         old = made.give()
         both = HttpJwt(encoding_secret=Secret("new"), decoding_secret=Secret(SECRET))
         made.tokens = await made.reopened(both)
         new = made.give()
-        assert [await made.who(old), await made.who(new)] == ["root", "root"]
+        assert [await made.user_of(old), await made.user_of(new)] == ["root", "root"]
         made.tokens = await made.reopened()
-        assert await made.who(new) is None
+        assert await made.user_of(new) is None
 
 
 # ------------------------------------------------------------------------------------------------- details
@@ -370,50 +370,50 @@ def test_the_id_of_a_token_begins_with_its_time_and_ends_with_random_bits(now_us
 
 
 async def test_a_subject_has_at_most_ten_digits(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         header, claims = opened(made.give())
         for digits, believed in ((1, True), (10, True), (11, False)):
-            who = await made.who(signed(header, claims | {"sub": "0" * digits}))
+            who = await made.user_of(signed(header, claims | {"sub": "0" * digits}))
             assert who == ("root" if believed else None)
 
 
 async def test_the_number_of_remembered_tokens_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_tokens, "REMEMBERED_MAX", 3)
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         given = [made.give() for _ in range(4)]
         for remembered, token in zip((1, 2, 3, 1), given, strict=True):
-            assert await made.who(token) == "root"
+            assert await made.user_of(token) == "root"
             assert len(made.tokens._remembered) == remembered
-        assert [await made.who(token) for token in given] == ["root"] * 4
+        assert [await made.user_of(token) for token in given] == ["root"] * 4
 
 
 async def test_a_token_is_valid_from_the_configured_time_on(tmp_path: Path) -> None:
-    async with handed(tmp_path, msgspec.structs.replace(CONFIG, not_before=60.0)) as made:
+    async with token_world(tmp_path, msgspec.structs.replace(CONFIG, not_before=60.0)) as made:
         token = made.give()
         _, claims = opened(token)
         assert claims["nbf"] == claims["iat"] + 60
-        assert await made.who(token) is None
+        assert await made.user_of(token) is None
         made.clock.now += 55 * SECOND
-        assert await made.who(token) == "root"
+        assert await made.user_of(token) == "root"
 
 
 async def test_a_token_has_the_configured_lifetime(tmp_path: Path) -> None:
-    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=90 * SECOND)) as made:
+    async with token_world(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=90 * SECOND)) as made:
         _, claims = opened(made.give())
         assert claims["exp"] - claims["iat"] == 90
-    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
+    async with token_world(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
         _, claims = opened(made.give())
         assert claims["exp"] - claims["iat"] == 1_000_000_000
 
 
 async def test_a_token_names_the_generation_of_its_client_if_it_has_one(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         assert "whippet_client" not in opened(made.give())[1]
         assert opened(made.tokens.issue(made.find("root"), "0.6").text)[1]["whippet_client"] == "0.6"
 
 
 async def test_each_reason_not_to_refresh_a_token_has_its_error_number(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         header, claims = opened(made.give())
         for text, code in (
             ("", Code.UNAUTHENTICATED),
@@ -425,7 +425,7 @@ async def test_each_reason_not_to_refresh_a_token_has_its_error_number(tmp_path:
 
 
 async def test_an_ended_token_is_kept_until_it_has_expired_on_any_clock(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         token = made.give()
         await made.tokens.refresh(token)
         (line,) = (tmp_path / FOLDER / ENDED).read_bytes().splitlines()
@@ -433,7 +433,7 @@ async def test_an_ended_token_is_kept_until_it_has_expired_on_any_clock(tmp_path
 
 
 async def test_an_unusable_folder_prevents_the_start(tmp_path: Path) -> None:
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         (tmp_path / FOLDER / ENDED).mkdir(parents=True)
         with pytest.raises(ConfigError, match=r"access.* cannot be used: Is a directory"):
             await made.reopened()
@@ -466,7 +466,7 @@ async def test_a_token_of_a_trusted_issuer_is_valid_while_its_user_is_active(
         return f"{begin}.{part(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
     issuer = TrustedIssuer(issuer=ELSEWHERE, audience="whippet", jwks_url=f"{ELSEWHERE}/keys", user_id=1)
-    async with handed(tmp_path) as made:
+    async with token_world(tmp_path) as made:
         await made.user("alice")
         made.tokens = await made.reopened(msgspec.structs.replace(CONFIG, trusted_issuers=(issuer,)))
         await settled()
@@ -478,15 +478,15 @@ async def test_a_token_of_a_trusted_issuer_is_valid_while_its_user_is_active(
         assert await refusal(made.tokens.refresh(token)) == Code.INVALID_ACCESS_TOKEN
         in_our_way = signed({"alg": "HS256", "kid": "k"}, opened(token)[1], secret="guessed")
         assert await refusal(made.tokens.refresh(in_our_way)) == Code.INVALID_ACCESS_TOKEN
-        assert await made.who(by_issuer(made.clock() // SECOND, exp=made.clock() // SECOND - 5)) is None
-        assert await made.who(made.give()) == "root"
+        assert await made.user_of(by_issuer(made.clock() // SECOND, exp=made.clock() // SECOND - 5)) is None
+        assert await made.user_of(made.give()) == "root"
         root = await made.root()
-        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
-        assert await made.who(token) is None
-        await root.ask(requests.DeleteUser("alice"))
-        assert await made.who(token) is None
+        await root.execute(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
+        assert await made.user_of(token) is None
+        await root.execute(requests.DeleteUser("alice"))
+        assert await made.user_of(token) is None
         assert await made.user("bob") == 1
-        assert await made.who(token) is None, "bob has the number that alice had, and is somebody else"
+        assert await made.user_of(token) is None, "bob has the number that alice had, and is somebody else"
         await made.tokens.close()
 
 

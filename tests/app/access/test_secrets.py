@@ -24,7 +24,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
 
     async def ask_and_note(person: Person, request: requests.Request) -> None:
         try:
-            await person.ask(request)
+            await person.execute(request)
         except CommandError as error:
             texts.append(repr(error))
 
@@ -34,18 +34,18 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
         async with world(tmp_path, environment=environment, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
             root = made.person()
             await root.log_in("root", ROOTS)
-            await root.ask(requests.CreateUser("alice", ALICES, UserStatus.ACTIVE, None))
+            await root.execute(requests.CreateUser("alice", ALICES, UserStatus.ACTIVE, None))
             alice = made.person()
             await alice.log_in("alice", ALICES)
             for expiry in (0, SECOND):
-                token = (await alice.ask(requests.CreatePersonalAccessToken(f"token{expiry}", expiry))).token
+                token = (await alice.execute(requests.CreatePersonalAccessToken(f"token{expiry}", expiry))).token
                 secrets.append(token)
-                await made.person().ask(requests.LoginWithPersonalAccessToken(token))
+                await made.person().execute(requests.LoginWithPersonalAccessToken(token))
             made.clock.now += SECOND
             await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
             await made.gateway.personal_tokens.remove_expired()
             await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
-            await alice.ask(requests.ChangePassword("alice", ALICES, NEW))
+            await alice.execute(requests.ChangePassword("alice", ALICES, NEW))
             await ask_and_note(alice, requests.ChangePassword("alice", GUESS, NEW))
             for _ in range(30):
                 await ask_and_note(made.person("10.9.9.9"), requests.LoginUser("alice", GUESS))

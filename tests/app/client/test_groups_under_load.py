@@ -49,7 +49,7 @@ MODES = {
 }
 
 
-class HandedOut(NamedTuple):
+class Returned(NamedTuple):
     member: int
     first: int
     last: int
@@ -80,7 +80,7 @@ class Record:
 
     def __init__(self) -> None:
         self._places = itertools.count()
-        self.handed_out: dict[int, list[HandedOut]] = defaultdict(list)
+        self.handed_out: dict[int, list[Returned]] = defaultdict(list)
         self.commits: dict[int, list[Committed]] = defaultdict(list)
         self.processed: dict[int, list[Processed]] = defaultdict(list)
         self.gone: list[Gone] = []
@@ -117,23 +117,23 @@ class Record:
 
     # ---------------------------------------------------------------------------------------------------- the judgement
 
-    def judge(self) -> None:
+    def check(self) -> None:
         assert self.reached == self.sent
         for partition_id in range(PARTITIONS):
-            self._nothing_committed_comes_again(partition_id)
-            self._changes_hands_when_it_may(partition_id)
-            self._each_member_goes_forwards(partition_id)
+            self._nothing_committed_is_returned_again(partition_id)
+            self._moves_only_when_allowed(partition_id)
+            self._each_member_reads_forwards(partition_id)
 
-    def _nothing_committed_comes_again(self, partition_id: int) -> None:
+    def _nothing_committed_is_returned_again(self, partition_id: int) -> None:
         for handed in self.handed_out[partition_id]:
             for commit in self.commits[partition_id]:
                 if commit.answered < handed.asked:
                     assert commit.offset < handed.first, (partition_id, commit, handed)
 
-    def _changes_hands_when_it_may(self, partition_id: int) -> None:
+    def _moves_only_when_allowed(self, partition_id: int) -> None:
         commits = self.commits[partition_id]
         for earlier, later in itertools.combinations(self.handed_out[partition_id], 2):
-            if earlier.member == later.member or self._somebody_went(earlier.asked, later.answered):
+            if earlier.member == later.member or self._a_member_left(earlier.asked, later.answered):
                 continue
             finished = any(
                 commit.member == earlier.member and commit.offset >= earlier.last and commit.sent < later.answered
@@ -142,15 +142,15 @@ class Record:
             assert finished, (partition_id, earlier, later)
             assert later.first > earlier.last, (partition_id, earlier, later)
 
-    def _each_member_goes_forwards(self, partition_id: int) -> None:
+    def _each_member_reads_forwards(self, partition_id: int) -> None:
         latest: dict[int, Processed] = {}
         for now in self.processed[partition_id]:
             before = latest.get(now.member)
             latest[now.member] = now
             if before is not None and now.offset <= before.offset:
-                assert self._somebody_went(self._received(partition_id, before).asked, now.at), (before, now)
+                assert self._a_member_left(self._received(partition_id, before).asked, now.at), (before, now)
 
-    def _received(self, partition_id: int, processed: Processed) -> HandedOut:
+    def _received(self, partition_id: int, processed: Processed) -> Returned:
         """The last response that it can have been in."""
         return max(
             (
@@ -163,11 +163,11 @@ class Record:
             key=lambda handed: handed.answered,
         )
 
-    def _somebody_went(self, since: int, before: int) -> bool:
+    def _a_member_left(self, since: int, before: int) -> bool:
         return any(gone.began < before and gone.ended > since for gone in self.gone)
 
 
-class Witness(Client):
+class RecordingClient(Client):
     """A member's client, which records its requests and responses."""
 
     record: Record
@@ -192,7 +192,7 @@ class Witness(Client):
         end = last.base_offset + last.message_count
         assert end - first.base_offset == polled.messages_count
         self.record.handed_out[polled.partition_id].append(
-            HandedOut(self.number, first.base_offset, end - 1, asked, self.record.place())
+            Returned(self.number, first.base_offset, end - 1, asked, self.record.place())
         )
 
     def _stored(self, request: requests.StoreConsumerOffset, sent: int, answer: asyncio.Future[None]) -> None:
@@ -207,7 +207,7 @@ class Witness(Client):
 class Member:
     """Joins when it is created, and works until it is told to leave, or dies."""
 
-    def __init__(self, record: Record, number: int, client: Witness, mode: AutoCommit, chance: Random) -> None:
+    def __init__(self, record: Record, number: int, client: RecordingClient, mode: AutoCommit, chance: Random) -> None:
         self._record = record
         self._number = number
         self._client = client
@@ -259,7 +259,7 @@ class Member:
         await self._client.close()
 
 
-class Company:
+class MemberPool:
     """The current members, and what happens to them."""
 
     def __init__(self, server: Server, record: Record, mode: AutoCommit, chance: Random) -> None:
@@ -271,8 +271,8 @@ class Company:
         self.members: list[Member] = []
 
     async def join(self) -> None:
-        client = await Witness.connect(self._server.address)
-        assert isinstance(client, Witness)
+        client = await RecordingClient.connect(self._server.address)
+        assert isinstance(client, RecordingClient)
         client.record, client.number = self._record, next(self._numbers)
         self.members.append(Member(self._record, client.number, client, self._mode, Random(self._chance.random())))
 
@@ -337,22 +337,22 @@ async def play(path: Path, mode: AutoCommit, seed: int) -> Record:
     chance = Random(seed)
     record, enough = Record(), asyncio.Event()
     async with connected(path, PARTITIONS) as (server, client):
-        company = Company(server, record, mode, chance)
+        pool = MemberPool(server, record, mode, chance)
         for _ in range(chance.randint(1, 3)):
-            await company.join()
+            await pool.join()
         async with asyncio.TaskGroup() as producers:
             for partition_id in range(PARTITIONS):
                 producers.create_task(produce(client, record, partition_id, Random(chance.random()), enough))
             for number in range(EVENTS):
                 due = record.ticks + chance.randint(1, 60)
-                await record.until(partial(company.has_worked_until, due))
-                await company.event()
+                await record.until(partial(pool.has_worked_until, due))
+                await pool.event()
                 if number % 20 == 19:
-                    await company.catch_up()
+                    await pool.catch_up()
             enough.set()
             record.tick()
-        await company.catch_up()
-        for member in company.members:
+        await pool.catch_up()
+        for member in pool.members:
             await member.leave()
     return record
 
@@ -363,4 +363,4 @@ def test_only_uncommitted_messages_are_processed_again_when_members_come_go_and_
     tmp_path: Path, mode: str, seeds: int
 ) -> None:
     for seed in range(seeds):
-        run(play(tmp_path / str(seed), MODES[mode], seed)).judge()
+        run(play(tmp_path / str(seed), MODES[mode], seed)).check()

@@ -19,17 +19,17 @@ from whippet.storage.offsets import Kind
 
 async def test_a_new_group_is_empty_and_counts_the_partitions_of_its_topic(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        details = await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
+        details = await made.root.execute(requests.CreateConsumerGroup("s", "t", "second"))
         assert details == responses.GroupDetails(responses.GroupInfo(1, 3, 0, "second"), ())
-        assert await made.root.ask(requests.GetConsumerGroup("s", "t", "second")) == details
-        assert await made.root.ask(requests.GetConsumerGroup("s", "t", 1)) == details
+        assert await made.root.execute(requests.GetConsumerGroup("s", "t", "second")) == details
+        assert await made.root.execute(requests.GetConsumerGroup("s", "t", 1)) == details
 
 
 async def test_groups_are_listed_by_number_with_their_members_counted(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(requests.CreateConsumerGroup("s", "t", "a"))
+        await made.root.execute(requests.CreateConsumerGroup("s", "t", "a"))
         await made.root.join()
-        assert await made.root.ask(requests.GetConsumerGroups("s", "t")) == (
+        assert await made.root.execute(requests.GetConsumerGroups("s", "t")) == (
             responses.GroupInfo(0, 3, 1, "g"),
             responses.GroupInfo(1, 3, 0, "a"),
         )
@@ -45,21 +45,21 @@ async def test_a_query_for_something_missing_gets_an_empty_response(tmp_path: Pa
             requests.GetConsumerGroups("s", "x"),
             requests.GetConsumerGroups("x", "t"),
         ):
-            assert await made.root.ask(question) is None
+            assert await made.root.execute(question) is None
 
 
 @pytest.mark.parametrize("name", ["x", "7", " g ", "G", "ß" * 127, "y" * 255])
 async def test_any_name_of_1_to_255_bytes_is_valid(tmp_path: Path, name: str) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(requests.CreateConsumerGroup("s", "t", name))
-        assert (await made.root.ask(requests.GetConsumerGroup("s", "t", name))).info.name == name
+        await made.root.execute(requests.CreateConsumerGroup("s", "t", name))
+        assert (await made.root.execute(requests.GetConsumerGroup("s", "t", name))).info.name == name
 
 
 @pytest.mark.parametrize(("name", "code"), [("", 4), ("y" * 256, 4), ("ß" * 128, 4), ("g", 5004)])
 async def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> None:
     async with reading(tmp_path) as made:
-        assert await refusal(made.root.ask(requests.CreateConsumerGroup("s", "t", name))) == code
-        assert len(await made.root.ask(requests.GetConsumerGroups("s", "t"))) == 1
+        assert await refusal(made.root.execute(requests.CreateConsumerGroup("s", "t", name))) == code
+        assert len(await made.root.execute(requests.GetConsumerGroups("s", "t"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_a_missing_group_cannot_be_deleted_joined_or_left(
 ) -> None:
     async with reading(tmp_path) as made:
         for request in (requests.DeleteConsumerGroup, requests.JoinConsumerGroup, requests.LeaveConsumerGroup):
-            assert await refusal(made.root.ask(request(stream, topic, group))) == code
+            assert await refusal(made.root.execute(request(stream, topic, group))) == code
 
 
 def offset_files(folder: Path) -> int:
@@ -94,13 +94,13 @@ async def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_pat
             await bert.poll(auto_commit=True)
         assert [await made.root.stored(partition) for partition in range(3)] == [9, 9, 9]
         assert offset_files(tmp_path) == 3
-        await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
+        await made.root.execute(requests.DeleteConsumerGroup("s", "t", "g"))
         assert anne.session.groups == bert.session.groups == set()
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert await refusal(anne.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert offset_files(tmp_path) == 0
         # The next group has the same number and starts at the beginning.
-        assert (await made.root.ask(requests.CreateConsumerGroup("s", "t", "g"))).info.id == 0
+        assert (await made.root.execute(requests.CreateConsumerGroup("s", "t", "g"))).info.id == 0
         assert [await made.root.stored(partition) for partition in range(3)] == [None, None, None]
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
         await anne.join()
@@ -112,7 +112,7 @@ async def test_offsets_left_by_an_interrupted_deletion_are_not_inherited(tmp_pat
         await made.fill()
         for partition in made.topic.served:
             await partition.store_offset(Kind.GROUP, 1, 5)
-        await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
+        await made.root.execute(requests.CreateConsumerGroup("s", "t", "second"))
         assert [partition.offset_of(Kind.GROUP, 1) for partition in made.topic.served] == [None] * 3
 
 
@@ -125,13 +125,13 @@ async def test_a_group_whose_deletion_fails_still_exists(tmp_path: Path, monkeyp
 
         with monkeypatch.context() as patched:
             patched.setattr(made.gateway.store, "remove_group", refuse)
-            asked = made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
+            asked = made.root.execute(requests.DeleteConsumerGroup("s", "t", "g"))
             assert await refusal(asked) == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
         assert await made.owned() == []
         await made.root.join()
         assert await made.owned() == [[0, 1, 2]]
-        await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
-        assert await made.root.ask(requests.GetConsumerGroups("s", "t")) == ()
+        await made.root.execute(requests.DeleteConsumerGroup("s", "t", "g"))
+        assert await made.root.execute(requests.GetConsumerGroups("s", "t")) == ()
 
 
 async def test_after_a_restart_a_group_has_no_members_and_keeps_its_offsets(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_after_a_restart_a_group_has_no_members_and_keeps_its_offsets(tmp_
         assert await refusal(made.root.poll(1)) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
         await made.root.join()
         assert payloads(await made.root.poll(1))[0] == "1/4"
-        assert (await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))).info.id == 1
+        assert (await made.root.execute(requests.CreateConsumerGroup("s", "t", "second"))).info.id == 1
 
 
 # ------------------------------------------------------------------------------------------------------ joined and left
@@ -219,15 +219,15 @@ async def test_a_member_without_a_session_is_dropped_when_another_joins(tmp_path
 
 async def test_a_session_that_ends_leaves_all_groups(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
+        await made.root.execute(requests.CreateConsumerGroup("s", "t", "second"))
         anne, bert = await made.readers(2)
         for reader in (anne, bert):
             await reader.join()
-            await reader.ask(requests.JoinConsumerGroup("s", "t", "second"))
+            await reader.execute(requests.JoinConsumerGroup("s", "t", "second"))
         groups.leave_all(made.gateway, anne.session)
         assert anne.session.groups == set()
         assert await made.owned() == [[0, 1, 2]]
-        infos = await made.root.ask(requests.GetConsumerGroups("s", "t"))
+        infos = await made.root.execute(requests.GetConsumerGroups("s", "t"))
         assert [info.members_count for info in infos] == [1, 1]
         groups.leave_all(made.gateway, anne.session)
 
@@ -293,11 +293,11 @@ async def test_groups_adapt_to_the_number_of_partitions(tmp_path: Path) -> None:
         for reader in await made.readers(2):
             await reader.join()
         assert await made.owned() == [[0], []]
-        await made.root.ask(requests.CreatePartitions("s", "t", 3))
+        await made.root.execute(requests.CreatePartitions("s", "t", 3))
         assert await made.owned() == [[0, 2], [1, 3]]
-        await made.root.ask(requests.DeletePartitions("s", "t", 2))
+        await made.root.execute(requests.DeletePartitions("s", "t", 2))
         assert await made.owned() == [[0], [1]]
-        info, *_ = await made.root.ask(requests.GetConsumerGroups("s", "t"))
+        info, *_ = await made.root.execute(requests.GetConsumerGroups("s", "t"))
         assert info.partitions_count == 2
 
 
@@ -306,7 +306,7 @@ async def test_a_purge_keeps_members_and_drops_uncommitted_polls(tmp_path: Path)
         await made.fill()
         anne, bert = await made.readers(2)
         await two_members_and_a_promise(anne, bert)
-        await made.root.ask(requests.PurgeTopic("s", "t"))
+        await made.root.execute(requests.PurgeTopic("s", "t"))
         assert await made.owned() == [[0, 1], [2]]
         await made.send(2, "again")
         assert payloads(await bert.poll()) == ["again"]
@@ -317,5 +317,5 @@ async def test_a_deleted_topic_ends_all_memberships(tmp_path: Path, deletion: re
     async with reading(tmp_path) as made:
         reader = await made.reader()
         await reader.join()
-        await made.root.ask(deletion)
+        await made.root.execute(deletion)
         assert reader.session.groups == set()

@@ -38,7 +38,7 @@ async def test_closing_an_evicted_session_late_removes_no_other_session(tmp_path
     async with world(tmp_path) as made:
         evicted = await made.root()
         await make_group(evicted)
-        await evicted.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await evicted.execute(requests.JoinConsumerGroup("s", "t", "g"))
         made.clock.now += 10**9
         await housekeeping.evict_silent_clients(made.gateway)
         later = Person(made.gateway, evicted.session.address)
@@ -53,9 +53,9 @@ async def test_an_attached_session_does_not_act_for_the_successor_of_an_evicted_
         await make_group(root)
         evicted, polling = await made.root(), await made.root()
         registration = evicted.session.registration = Registration(b"client".ljust(16), 7)
-        await evicted.ask(requests.JoinConsumerGroup("s", "t", "g"))
-        await polling.ask(requests.AttachSession(*registration))
-        assert await polling.ask(requests.SyncConsumerGroup("s", "t", "g")) is not None
+        await evicted.execute(requests.JoinConsumerGroup("s", "t", "g"))
+        await polling.execute(requests.AttachSession(*registration))
+        assert await polling.execute(requests.SyncConsumerGroup("s", "t", "g")) is not None
         made.clock.now += 10**9
         for person in (root, polling):
             person.session.last_heartbeat = made.clock.now
@@ -63,29 +63,29 @@ async def test_an_attached_session_does_not_act_for_the_successor_of_an_evicted_
         successor = Person(made.gateway, evicted.session.address)
         assert successor.session.client_id == evicted.session.client_id
         await successor.log_in("root", "root's password")
-        await successor.ask(requests.JoinConsumerGroup("s", "t", "g"))
-        assert await polling.ask(requests.SyncConsumerGroup("s", "t", "g")) is None
+        await successor.execute(requests.JoinConsumerGroup("s", "t", "g"))
+        assert await polling.execute(requests.SyncConsumerGroup("s", "t", "g")) is None
 
 
 async def test_a_session_may_log_out_once_after_a_password_change(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        await alice.ask(requests.ChangePassword("alice", "alicealice", "another"))
-        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
-        await alice.ask(requests.LogoutUser())
-        assert await refusal(alice.ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
-        assert await refusal(made.person().ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
+        await alice.execute(requests.ChangePassword("alice", "alicealice", "another"))
+        assert await refusal(alice.execute(requests.GetMe())) == Code.UNAUTHENTICATED
+        await alice.execute(requests.LogoutUser())
+        assert await refusal(alice.execute(requests.LogoutUser())) == Code.UNAUTHENTICATED
+        assert await refusal(made.person().execute(requests.LogoutUser())) == Code.UNAUTHENTICATED
         await alice.log_in("alice", "another")
-        await alice.ask(requests.LogoutUser())
-        assert await refusal(alice.ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
+        await alice.execute(requests.LogoutUser())
+        assert await refusal(alice.execute(requests.LogoutUser())) == Code.UNAUTHENTICATED
 
 
 async def test_a_session_never_acts_as_the_next_user_with_the_same_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=ALL)
         alice = await made.logged_in("alice")
-        assert await alice.ask(requests.GetUsers())
+        assert await alice.execute(requests.GetUsers())
         await replace_alice(made)
         for request in (
             requests.GetUsers(),
@@ -93,7 +93,7 @@ async def test_a_session_never_acts_as_the_next_user_with_the_same_number(tmp_pa
             requests.CreateStream("s"),
             requests.CreatePersonalAccessToken("abc", 0),
         ):
-            assert await refusal(alice.ask(request)) == Code.UNAUTHENTICATED
+            assert await refusal(alice.execute(request)) == Code.UNAUTHENTICATED
 
 
 async def test_logging_in_as_another_user_leaves_all_groups(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ async def test_logging_in_as_another_user_leaves_all_groups(tmp_path: Path) -> N
         await make_group(root)
         await made.user("alice", permissions=ALL)
         person = await made.logged_in("alice")
-        await person.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await person.execute(requests.JoinConsumerGroup("s", "t", "g"))
         await person.log_in("alice", "alicealice")
-        assert len((await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members) == 1
+        assert len((await root.execute(requests.GetConsumerGroup("s", "t", "g"))).members) == 1
         await person.log_in("root", "root's password")
-        assert (await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members == ()
+        assert (await root.execute(requests.GetConsumerGroup("s", "t", "g"))).members == ()
 
 
 # ------------------------------------------------------------------------------------------------- after a wait
@@ -118,7 +118,7 @@ async def test_the_caller_is_checked_again_after_waiting_for_the_catalogue(tmp_p
         await made.user("alice", permissions=everywhere(manage_streams=True))
         alice = await made.logged_in("alice")
         async with made.gateway.catalogue_lock:
-            asked = asyncio.create_task(refusal(alice.ask(requests.CreateStream("hers"))))
+            asked = asyncio.create_task(refusal(alice.execute(requests.CreateStream("hers"))))
             await settled()
             await take_away(made, how)
         expected = Code.UNAUTHORIZED if how == "no permission" else Code.UNAUTHENTICATED
@@ -157,7 +157,7 @@ async def test_messages_are_not_returned_if_the_caller_lost_the_right_during_the
 
         monkeypatch.setattr(type(partition), "read", lambda _, *arguments: read_slowly(*arguments))
         request = requests.PollMessages(ME, "s", "t", 0, requests.Strategy(requests.StrategyKind.FIRST), 1, False)
-        asked = asyncio.create_task(refusal(alice.ask(request)))
+        asked = asyncio.create_task(refusal(alice.execute(request)))
         await settled()
         await take_away(made.world, how)
         going.set()
@@ -180,7 +180,7 @@ async def test_a_manager_who_lost_the_right_while_waiting_changes_nothing(tmp_pa
         before = users.get(bob).document
         alice = await made.logged_in("alice")
         async with users._changing:
-            asked = [asyncio.create_task(refusal(alice.ask(request))) for request in changes]
+            asked = [asyncio.create_task(refusal(alice.execute(request))) for request in changes]
             await settled()
             # Not by a command, which would wait as well.
             alices = users.get("alice")
@@ -196,17 +196,17 @@ async def test_a_manager_who_lost_the_right_while_waiting_changes_nothing(tmp_pa
 async def test_a_new_password_ends_all_sessions_and_tokens_only_on_request(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
-        text = (await (await made.logged_in("alice")).ask(requests.CreatePersonalAccessToken("build", 0))).token
+        text = (await (await made.logged_in("alice")).execute(requests.CreatePersonalAccessToken("build", 0))).token
         for ends_tokens, old, new in ((False, "alicealice", "another"), (True, "another", "a third")):
             thief, program, alice = made.person(), made.person(), made.person()
             await thief.log_in("alice", old)
-            await program.ask(requests.LoginWithPersonalAccessToken(text))
+            await program.execute(requests.LoginWithPersonalAccessToken(text))
             await alice.log_in("alice", old)
-            await alice.ask(requests.ChangePassword("alice", old, new, ends_tokens))
+            await alice.execute(requests.ChangePassword("alice", old, new, ends_tokens))
             for person in (thief, program, alice):
-                assert await refusal(person.ask(requests.GetMe())) == Code.UNAUTHENTICATED
+                assert await refusal(person.execute(requests.GetMe())) == Code.UNAUTHENTICATED
             assert (thief.ended, program.ended, alice.ended) == (True, True, False)
-            found = await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text)))
+            found = await refusal(made.person().execute(requests.LoginWithPersonalAccessToken(text)))
             assert found == (Code.RESOURCE_NOT_FOUND if ends_tokens else None)
             assert await made.person().log_in("alice", new) == 1
         assert list((tmp_path / "tokens").iterdir()) == []
@@ -216,13 +216,15 @@ async def test_ended_tokens_are_void_even_if_a_crash_has_left_their_files(tmp_pa
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        text = (await alice.ask(requests.CreatePersonalAccessToken("build", 0))).token
+        text = (await alice.execute(requests.CreatePersonalAccessToken("build", 0))).token
         await made.gateway.users.update("alice", None, INACTIVE)
         await made.gateway.users.update("alice", None, ACTIVE)
         assert len(list((tmp_path / "tokens").iterdir())) == 1
     async with world(tmp_path) as made:
         await made.gateway.personal_tokens.forget_void(made.gateway.users)
-        assert await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        assert (
+            await refusal(made.person().execute(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        )
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
@@ -231,17 +233,19 @@ async def test_users_end_their_own_sessions_and_managers_those_of_others(tmp_pat
         await made.user("alice")
         await made.user("bob", permissions=everywhere(manage_users=True))
         alice, elsewhere = await made.logged_in("alice"), await made.logged_in("alice")
-        text = (await alice.ask(requests.CreatePersonalAccessToken("build", 0))).token
+        text = (await alice.execute(requests.CreatePersonalAccessToken("build", 0))).token
         bob = await made.logged_in("bob")
-        assert await refusal(alice.ask(requests.EndSessions("bob"))) == Code.UNAUTHORIZED
-        await alice.ask(requests.EndSessions("alice"))
+        assert await refusal(alice.execute(requests.EndSessions("bob"))) == Code.UNAUTHORIZED
+        await alice.execute(requests.EndSessions("alice"))
         assert (alice.ended, elsewhere.ended, bob.ended) == (False, True, False)
         again = made.person()
-        await again.ask(requests.LoginWithPersonalAccessToken(text))
-        await bob.ask(requests.EndSessions("alice", personal_access_tokens=True))
+        await again.execute(requests.LoginWithPersonalAccessToken(text))
+        await bob.execute(requests.EndSessions("alice", personal_access_tokens=True))
         assert again.ended
-        assert await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
-        assert await refusal(bob.ask(requests.EndSessions("root"))) == Code.UNAUTHORIZED
+        assert (
+            await refusal(made.person().execute(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        )
+        assert await refusal(bob.execute(requests.EndSessions("root"))) == Code.UNAUTHORIZED
 
 
 async def test_unlisted_sessions_end_as_well(tmp_path: Path) -> None:
@@ -253,9 +257,9 @@ async def test_unlisted_sessions_end_as_well(tmp_path: Path) -> None:
         alone.login = alice.session.login
         made.gateway.sessions.remove(alice.session)
         alice.session = alone
-        assert await alice.ask(requests.GetMe())
-        await (await made.root()).ask(requests.EndSessions("alice"))
-        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
+        assert await alice.execute(requests.GetMe())
+        await (await made.root()).execute(requests.EndSessions("alice"))
+        assert await refusal(alice.execute(requests.GetMe())) == Code.UNAUTHENTICATED
 
 
 # ------------------------------------------------------------------------------------------------- who changes whom
@@ -271,9 +275,9 @@ async def test_only_root_changes_root(tmp_path: Path) -> None:
             requests.ChangePassword("root", "root's password", "another"),
             requests.EndSessions("root"),
         ):
-            assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED, request
-        assert await root.ask(requests.GetMe())
-        await root.ask(requests.ChangePassword("root", "root's password", "another"))
+            assert await refusal(alice.execute(request)) == Code.UNAUTHORIZED, request
+        assert await root.execute(requests.GetMe())
+        await root.execute(requests.ChangePassword("root", "root's password", "another"))
         assert await made.person().log_in("root", "another") == 0
 
 
@@ -321,8 +325,8 @@ async def test_users_can_only_grant_and_revoke_rights_that_they_have(
             requests.DeleteUser(strong),
         ):
             await made.gateway.users.change_permissions(strong, grants)
-            assert await refusal(alice.ask(request)) == expected, request
-        assert await refusal(alice.ask(requests.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
+            assert await refusal(alice.execute(request)) == expected, request
+        assert await refusal(alice.execute(requests.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
 
 
 async def test_rights_in_a_stream_can_only_be_granted_and_revoked_there(tmp_path: Path) -> None:
@@ -333,6 +337,6 @@ async def test_rights_in_a_stream_can_only_be_granted_and_revoked_there(tmp_path
         await made.user("bob", permissions=elsewhere)
         alice = await made.logged_in("alice")
         both = Permissions(streams=IN_STREAM_3.streams | elsewhere.streams)
-        assert await refusal(alice.ask(requests.UpdatePermissions("bob", both))) is None
-        assert await refusal(alice.ask(requests.UpdatePermissions("bob", IN_STREAM_3))) == Code.UNAUTHORIZED
-        assert await refusal(alice.ask(requests.UpdatePermissions("bob", elsewhere))) is None
+        assert await refusal(alice.execute(requests.UpdatePermissions("bob", both))) is None
+        assert await refusal(alice.execute(requests.UpdatePermissions("bob", IN_STREAM_3))) == Code.UNAUTHORIZED
+        assert await refusal(alice.execute(requests.UpdatePermissions("bob", elsewhere))) is None

@@ -16,14 +16,14 @@ async def test_every_change_of_the_catalogue_is_logged(tmp_path: Path, caplog: p
     async with world(tmp_path) as here:
         root = await here.root()
         with caplog.at_level(logging.INFO, logger="whippet.app.commands.registry"):
-            await root.ask(requests.CreateStream("s"))
-            await root.ask(requests.CreateTopic("s", "t\nforged line", 1))
-            await root.ask(requests.UpdateTopic(0, 0, "u"))
-            await root.ask(requests.CreatePartitions("s", "u", 2))
-            await root.ask(requests.CreateConsumerGroup("s", "u", "g"))
-            await root.ask(requests.DeleteConsumerGroup("s", "u", "g"))
-            await root.ask(requests.DeleteStream(0))
-            assert await refusal(root.ask(requests.DeleteStream(0))) == Code.STREAM_ID_NOT_FOUND
+            await root.execute(requests.CreateStream("s"))
+            await root.execute(requests.CreateTopic("s", "t\nforged line", 1))
+            await root.execute(requests.UpdateTopic(0, 0, "u"))
+            await root.execute(requests.CreatePartitions("s", "u", 2))
+            await root.execute(requests.CreateConsumerGroup("s", "u", "g"))
+            await root.execute(requests.DeleteConsumerGroup("s", "u", "g"))
+            await root.execute(requests.DeleteStream(0))
+            assert await refusal(root.execute(requests.DeleteStream(0))) == Code.STREAM_ID_NOT_FOUND
         who = f"{root.session.address}, user 'root': "
         assert [record.getMessage().removeprefix(who) for record in caplog.records] == [
             "create_stream name 's'",

@@ -33,7 +33,7 @@ async def test_an_offset_is_stored_returned_moved_and_deleted(tmp_path: Path) ->
         root = made.root
         assert await root.stored(0, ONE) is None
         await root.store(10, 0, ONE)
-        answer = await root.ask(requests.GetConsumerOffset(ONE, "s", "t", 0))
+        answer = await root.execute(requests.GetConsumerOffset(ONE, "s", "t", 0))
         assert answer == responses.ConsumerOffset(partition_id=0, current_offset=19, stored_offset=10)
         assert payloads(await root.poll(0, consumer=ONE, auto_commit=True))[0] == "0/11"
         assert await root.stored(0, ONE) == 19
@@ -122,14 +122,15 @@ async def test_a_query_for_a_missing_offset_gets_an_empty_response(
     tmp_path: Path, question: requests.GetConsumerOffset
 ) -> None:
     async with reading(tmp_path) as made:
-        assert await made.root.ask(question) is None
+        assert await made.root.execute(question) is None
 
 
 @pytest.mark.parametrize("consumer", [ONE, GROUP])
 async def test_a_query_for_an_offset_in_a_missing_partition_is_refused(tmp_path: Path, consumer: Consumer) -> None:
     async with reading(tmp_path) as made:
         assert (
-            await refusal(made.root.ask(requests.GetConsumerOffset(consumer, "s", "t", 3))) == Code.PARTITION_NOT_FOUND
+            await refusal(made.root.execute(requests.GetConsumerOffset(consumer, "s", "t", 3)))
+            == Code.PARTITION_NOT_FOUND
         )
 
 
@@ -366,16 +367,16 @@ async def test_messages_of_a_partition_that_moves_during_a_poll_go_to_one_member
 
 
 async def _purge(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(requests.PurgeTopic("s", "t"))
+    await made.root.execute(requests.PurgeTopic("s", "t"))
 
 
 async def _delete_the_group(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
+    await made.root.execute(requests.DeleteConsumerGroup("s", "t", "g"))
 
 
 async def _make_the_group_again(made: Reading, reader: Reader) -> None:
-    await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
-    await made.root.ask(requests.CreateConsumerGroup("s", "t", "g"))
+    await made.root.execute(requests.DeleteConsumerGroup("s", "t", "g"))
+    await made.root.execute(requests.CreateConsumerGroup("s", "t", "g"))
     await reader.join()
 
 
@@ -384,7 +385,7 @@ async def _disconnect(made: Reading, reader: Reader) -> None:
 
 
 async def _fewer_partitions(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(requests.DeletePartitions("s", "t", 1))
+    await made.root.execute(requests.DeletePartitions("s", "t", 1))
 
 
 @pytest.mark.parametrize("event", [_purge, _delete_the_group, _make_the_group_again, _disconnect, _fewer_partitions])
@@ -411,6 +412,6 @@ async def test_an_auto_commit_into_a_purged_partition_returns_nothing(
     async with reading(tmp_path) as made:
         await made.fill()
         async with a_slow_poll(made.root, monkeypatch, consumer=ONE, auto_commit=True) as poll:
-            await made.root.ask(requests.PurgeTopic("s", "t"))
+            await made.root.execute(requests.PurgeTopic("s", "t"))
         assert payloads(await poll) == []
         assert await made.root.stored(0, ONE) is None

@@ -100,9 +100,9 @@ async def peopled(made: World) -> Person:
     """Streams 0 and 1 with a topic 0 each, of which the first has group 0; alice, logged in, and bob."""
     root = await made.root()
     for number, name in enumerate(("s", "other")):
-        await root.ask(requests.CreateStream(name))
-        await root.ask(requests.CreateTopic(number, "t", 1))
-    await root.ask(requests.CreateConsumerGroup(0, 0, "g"))
+        await root.execute(requests.CreateStream(name))
+        await root.execute(requests.CreateTopic(number, "t", 1))
+    await root.execute(requests.CreateConsumerGroup(0, 0, "g"))
     await made.user("alice")
     await made.user("bob")
     return await made.logged_in("alice")
@@ -136,7 +136,7 @@ async def test_every_command_needs_exactly_the_right_of_the_protocol(
         for grant, permissions in grants():
             await made.gateway.users.change_permissions("alice", permissions)
             for code, (_, request) in COMMANDS.items():
-                outcome = await refusal(alice.ask(request))
+                outcome = await refusal(alice.execute(request))
                 assert outcome in (None, Code.UNAUTHORIZED), (code, outcome)
                 found[code] += [grant or "(nothing)"] * (outcome is None)
                 assert (outcome is None) == is_allowed(code, grant), (request, permissions)
@@ -152,17 +152,17 @@ async def test_users_may_see_themselves_and_change_their_password_without_permis
         alice = await peopled(made)
         without_effect(monkeypatch)
         for me in ("alice", 1):
-            assert await refusal(alice.ask(requests.GetUser(me))) is None
-            assert await refusal(alice.ask(requests.ChangePassword(me, "alicealice", "another"))) is None
+            assert await refusal(alice.execute(requests.GetUser(me))) is None
+            assert await refusal(alice.execute(requests.ChangePassword(me, "alicealice", "another"))) is None
             for request in (
                 requests.UpdateUser(me, "alicia", None),
                 requests.UpdatePermissions(me, ALL),
                 requests.DeleteUser(me),
             ):
-                assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED
+                assert await refusal(alice.execute(request)) == Code.UNAUTHORIZED
         for other in ("bob", 0, "nobody", 99, "1"):
-            assert await refusal(alice.ask(requests.GetUser(other))) == Code.UNAUTHORIZED
-            assert await refusal(alice.ask(requests.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
+            assert await refusal(alice.execute(requests.GetUser(other))) == Code.UNAUTHORIZED
+            assert await refusal(alice.execute(requests.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
 
 
 async def test_missing_things_are_not_found_for_every_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +177,10 @@ async def test_missing_things_are_not_found_for_every_user(tmp_path: Path, monke
                 if place in fields:
                     absent = type(request)(**fields | {place: "nowhere"})
                     answer = None if code in NOT_FOUND_IS_NOTHING else expected
-                    assert await refusal(alice.ask(absent)) == answer, absent
+                    assert await refusal(alice.execute(absent)) == answer, absent
             if "user" in fields:
                 absent = type(request)(**fields | {"user": "nobody"})
-                assert await refusal(alice.ask(absent)) == Code.UNAUTHORIZED
+                assert await refusal(alice.execute(absent)) == Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("how", ["never logged in", "logged out", "inactive", "deleted", "replaced"])
@@ -207,7 +207,7 @@ async def test_without_a_login_only_ping_and_login_are_allowed(
                 assert (await users.create("eve", "eveeve", ACTIVE, ALL)).id == 1
         for code, (right, request) in COMMANDS.items():
             expected = None if right == OPEN else Code.UNAUTHENTICATED
-            assert await refusal(alice.ask(request)) == expected, code
+            assert await refusal(alice.execute(request)) == expected, code
 
 
 # ------------------------------------------------------------------------------------------------------------- over TCP

@@ -14,26 +14,28 @@ async def test_users_without_permissions_manage_their_own_tokens_only(tmp_path: 
     async with world(tmp_path) as made:
         await made.user("alice")
         alice, root = await made.logged_in("alice"), await made.root()
-        assert await alice.ask(requests.GetPersonalAccessTokens()) == ()
-        made_one = await alice.ask(requests.CreatePersonalAccessToken("two", 5 * SECOND))
+        assert await alice.execute(requests.GetPersonalAccessTokens()) == ()
+        made_one = await alice.execute(requests.CreatePersonalAccessToken("two", 5 * SECOND))
         assert len(made_one.token) == 68
-        await alice.ask(requests.CreatePersonalAccessToken("one", 0))
-        await root.ask(requests.CreatePersonalAccessToken("three", 0))
-        assert await alice.ask(requests.GetPersonalAccessTokens()) == (
+        await alice.execute(requests.CreatePersonalAccessToken("one", 0))
+        await root.execute(requests.CreatePersonalAccessToken("three", 0))
+        assert await alice.execute(requests.GetPersonalAccessTokens()) == (
             responses.TokenInfo("one", 0),
             responses.TokenInfo("two", NOON + 5 * SECOND),
         )
-        assert await refusal(alice.ask(requests.DeletePersonalAccessToken("three"))) == Code.RESOURCE_NOT_FOUND
-        await alice.ask(requests.DeletePersonalAccessToken("one"))
-        assert await refusal(alice.ask(requests.DeletePersonalAccessToken("one"))) == Code.RESOURCE_NOT_FOUND
-        assert await alice.ask(requests.GetPersonalAccessTokens()) == (responses.TokenInfo("two", NOON + 5 * SECOND),)
+        assert await refusal(alice.execute(requests.DeletePersonalAccessToken("three"))) == Code.RESOURCE_NOT_FOUND
+        await alice.execute(requests.DeletePersonalAccessToken("one"))
+        assert await refusal(alice.execute(requests.DeletePersonalAccessToken("one"))) == Code.RESOURCE_NOT_FOUND
+        assert await alice.execute(requests.GetPersonalAccessTokens()) == (
+            responses.TokenInfo("two", NOON + 5 * SECOND),
+        )
 
 
 async def test_a_deleted_token_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
-        token = (await root.ask(requests.CreatePersonalAccessToken("build", 0))).token
-        assert (await made.person().ask(requests.LoginWithPersonalAccessToken(token))).user_id == 0
-        await root.ask(requests.DeletePersonalAccessToken("build"))
+        token = (await root.execute(requests.CreatePersonalAccessToken("build", 0))).token
+        assert (await made.person().execute(requests.LoginWithPersonalAccessToken(token))).user_id == 0
+        await root.execute(requests.DeletePersonalAccessToken("build"))
         program = made.person()
-        assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(program.execute(requests.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND

@@ -33,7 +33,7 @@ async def send(
     batch: bytearray | None = None,
 ) -> responses.Sent:
     batches = (texts(text) if batch is None else batch,)
-    sent = await made.root.ask(
+    sent = await made.root.execute(
         requests.SendMessages("s", "t", to, batches, producer=Producer(identity, epoch, sequence))
     )
     assert isinstance(sent, responses.Sent)
@@ -78,7 +78,7 @@ async def test_a_repeated_send_is_found_after_partitions_were_added(tmp_path: Pa
     async with reading(tmp_path, 1) as made:
         first = await send(made, "first", 1, to=to)
         await send(made, "second", 2, to=to)
-        await made.root.ask(requests.CreatePartitions("s", "t", 6))
+        await made.root.execute(requests.CreatePartitions("s", "t", 6))
         again = await send(made, "x", 1, to=to)
         assert (again.partition_id, again.base_offset, again.repeated) == (0, first.base_offset, True)
         third = await send(made, "third", 3, to=to)
@@ -92,7 +92,7 @@ async def test_an_outdated_send_is_not_stored_in_a_new_partition(tmp_path: Path)
     async with reading(tmp_path, 1) as made:
         for sequence in range(20):
             await send(made, "a", sequence)
-        await made.root.ask(requests.CreatePartitions("s", "t", 6))
+        await made.root.execute(requests.CreatePartitions("s", "t", 6))
         assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
         await send(made, "b", 20)
         assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
@@ -108,7 +108,7 @@ async def test_a_producer_id_belongs_to_its_user(tmp_path: Path) -> None:
             request = requests.SendMessages(
                 "s", "t", BALANCED, (texts("x"),), producer=Producer(b"till-7", epoch, sequence)
             )
-            sent = await mallory.ask(request)
+            sent = await mallory.execute(request)
             assert not sent.repeated
         again = await send(made, "first", 1)
         assert (again.base_offset, again.repeated) == (first.base_offset, True)
@@ -160,7 +160,7 @@ async def test_a_skipped_sequence_number_is_refused_later(tmp_path: Path) -> Non
 async def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         two = requests.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
-        assert (await refused(made.root.ask(two))).code == Code.INVALID_MESSAGES_COUNT
+        assert (await refused(made.root.execute(two))).code == Code.INVALID_MESSAGES_COUNT
         assert not await stored(made)
 
 
@@ -170,7 +170,7 @@ async def test_responses_to_producers_survive_a_restart_and_not_a_purge(tmp_path
     async with reading(tmp_path) as made:
         again = await send(made, "x", 1)
         assert (again.partition_id, again.base_offset, again.repeated) == (first.partition_id, 0, True)
-        await made.root.ask(requests.PurgeTopic("s", "t"))
+        await made.root.execute(requests.PurgeTopic("s", "t"))
         assert not (await send(made, "b", 1)).repeated
         assert await stored(made) == {"b": 1}
 

@@ -20,11 +20,11 @@ async def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
         await made.user("alice")
         person = made.person()
         assert await person.log_in("alice", "alicealice") == 1
-        assert (await person.ask(requests.GetMe())).user_id == 1
-        token = (await person.ask(requests.CreatePersonalAccessToken("build", 0))).token
+        assert (await person.execute(requests.GetMe())).user_id == 1
+        token = (await person.execute(requests.CreatePersonalAccessToken("build", 0))).token
         program = made.person()
-        assert (await program.ask(requests.LoginWithPersonalAccessToken(token))).user_id == 1
-        assert (await program.ask(requests.GetMe())).user_id == 1
+        assert (await program.execute(requests.LoginWithPersonalAccessToken(token))).user_id == 1
+        assert (await program.execute(requests.GetMe())).user_id == 1
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ async def test_another_login_replaces_the_user(tmp_path: Path) -> None:
         await made.user("alice")
         person = await made.root()
         await person.log_in("alice", "alicealice")
-        assert await refusal(person.ask(requests.GetUsers())) == Code.UNAUTHORIZED
+        assert await refusal(person.execute(requests.GetUsers())) == Code.UNAUTHORIZED
 
 
 async def test_a_logout_ends_all_rights_and_leaves_the_groups(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
-        await root.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await root.execute(requests.JoinConsumerGroup("s", "t", "g"))
         assert root.session.groups == {(0, 0, 0)}
-        await root.ask(requests.LogoutUser())
+        await root.execute(requests.LogoutUser())
         assert root.session.login is None
         assert root.session.groups == set()
         assert not root.ended
-        assert await refusal(root.ask(requests.GetUsers())) == Code.UNAUTHENTICATED
+        assert await refusal(root.execute(requests.GetUsers())) == Code.UNAUTHENTICATED
         other = await made.root()
-        details = await other.ask(requests.GetConsumerGroup("s", "t", "g"))
+        details = await other.execute(requests.GetConsumerGroup("s", "t", "g"))
         assert details.members == ()
 
 
@@ -149,8 +149,8 @@ async def test_unknown_expired_and_voided_tokens_are_refused(tmp_path: Path) -> 
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        short = (await alice.ask(requests.CreatePersonalAccessToken("short", SECOND))).token
-        kept = (await alice.ask(requests.CreatePersonalAccessToken("kept", 0))).token
+        short = (await alice.execute(requests.CreatePersonalAccessToken("short", SECOND))).token
+        kept = (await alice.execute(requests.CreatePersonalAccessToken("kept", 0))).token
         made.clock.now += SECOND
         program = made.person()
         for text, code in (
@@ -159,19 +159,21 @@ async def test_unknown_expired_and_voided_tokens_are_refused(tmp_path: Path) -> 
             (kept.lower(), Code.RESOURCE_NOT_FOUND),
             (short, Code.PERSONAL_ACCESS_TOKEN_EXPIRED),
         ):
-            assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(text))) == code
+            assert await refusal(program.execute(requests.LoginWithPersonalAccessToken(text))) == code
             assert program.session.login is None
         root = await made.root()
-        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
+        await root.execute(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
         for status in (UserStatus.INACTIVE, UserStatus.ACTIVE):
-            await root.ask(requests.UpdateUser("alice", None, status))
-            assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(kept))) == Code.RESOURCE_NOT_FOUND
+            await root.execute(requests.UpdateUser("alice", None, status))
+            assert (
+                await refusal(program.execute(requests.LoginWithPersonalAccessToken(kept))) == Code.RESOURCE_NOT_FOUND
+            )
 
 
 async def test_before_a_login_only_ping_and_login_are_allowed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         stranger = made.person()
-        await stranger.ask(requests.Ping())
+        await stranger.execute(requests.Ping())
         for request in (
             requests.GetUser("root"),
             requests.GetUser("nobody"),
@@ -181,21 +183,21 @@ async def test_before_a_login_only_ping_and_login_are_allowed(tmp_path: Path) ->
             requests.GetStream("nothing"),
             requests.ChangePassword("root", "root's password", "another"),
         ):
-            assert await refusal(stranger.ask(request)) == Code.UNAUTHENTICATED
+            assert await refusal(stranger.execute(request)) == Code.UNAUTHENTICATED
 
 
 async def test_a_password_that_was_changed_during_the_check_opens_no_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        await _while_comparing(made, alice.ask(requests.ChangePassword("alice", "alicealice", "another one")))
+        await _while_comparing(made, alice.execute(requests.ChangePassword("alice", "alicealice", "another one")))
 
 
 async def test_a_user_who_was_deleted_during_the_check_cannot_log_in(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
-        await _while_comparing(made, root.ask(requests.DeleteUser("alice")))
+        await _while_comparing(made, root.execute(requests.DeleteUser("alice")))
 
 
 async def _while_comparing(made: World, change: object) -> None:
@@ -219,7 +221,7 @@ async def test_the_permissions_of_the_current_user_apply(tmp_path: Path) -> None
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(read_users=True))
         alice = await made.logged_in("alice")
-        assert len(await alice.ask(requests.GetUsers())) == 2
+        assert len(await alice.execute(requests.GetUsers())) == 2
         root = await made.root()
-        await root.ask(requests.UpdatePermissions("alice", None))
-        assert await refusal(alice.ask(requests.GetUsers())) == Code.UNAUTHORIZED
+        await root.execute(requests.UpdatePermissions("alice", None))
+        assert await refusal(alice.execute(requests.GetUsers())) == Code.UNAUTHORIZED

@@ -37,16 +37,16 @@ def described(info: responses.TopicInfo) -> tuple[dict[str, str], dict[str, str]
 
 
 async def made(person: Person, partitions: int = 1, **fields: Any) -> responses.TopicInfo:
-    if not await person.ask(requests.GetStreams()):
-        await person.ask(requests.CreateStream("s"))
-    info = (await person.ask(requests.CreateTopic("s", "t", partitions, **fields))).info
+    if not await person.execute(requests.GetStreams()):
+        await person.execute(requests.CreateStream("s"))
+    info = (await person.execute(requests.CreateTopic("s", "t", partitions, **fields))).info
     assert isinstance(info, responses.TopicInfo)
     return info
 
 
 async def changed(person: Person, name: str = "t", **fields: Any) -> responses.TopicInfo:
-    await person.ask(requests.UpdateTopic("s", 0, name, **fields))
-    info = (await person.ask(requests.GetTopic("s", 0))).info
+    await person.execute(requests.UpdateTopic("s", 0, name, **fields))
+    info = (await person.execute(requests.GetTopic("s", 0))).info
     assert isinstance(info, responses.TopicInfo)
     return info
 
@@ -80,9 +80,9 @@ async def test_chosen_options_apply_are_described_and_survive_a_restart(tmp_path
     async with world(tmp_path) as here:
         root = await here.root()
         for answer in (
-            (await root.ask(requests.GetTopic("s", "t"))).info,
-            (await root.ask(requests.GetTopics("s")))[0],
-            (await root.ask(requests.GetStream("s"))).topics[0],
+            (await root.execute(requests.GetTopic("s", "t"))).info,
+            (await root.execute(requests.GetTopics("s")))[0],
+            (await root.execute(requests.GetStream("s"))).topics[0],
         ):
             assert answer == info
         (partition,) = here.store.partitions_of(0, 0)
@@ -109,7 +109,7 @@ async def test_fields_of_classic_clients_choose_unless_they_are_0_or_uncompresse
         info = await made(root)
         assert limits(info) == (1, UNLIMITED, UNLIMITED)
         assert described(info)[0] == {}
-        await root.ask(requests.DeleteTopic("s", "t"))
+        await root.execute(requests.DeleteTopic("s", "t"))
         info = await made(root, compression_algorithm=3, message_expiry=UNLIMITED, max_topic_size=2 * GIB)
         assert limits(info) == (3, UNLIMITED, 2 * GIB)
         assert described(info)[0] == {
@@ -124,7 +124,7 @@ async def test_a_field_has_precedence_over_the_option_of_the_same_name(tmp_path:
         root = await here.root()
         chosen = options(compression_algorithm="gzip", message_expiry="1 s", max_topic_size="2 GiB")
         assert limits(await made(root, options=chosen)) == (2, SECOND, 2 * GIB)
-        await root.ask(requests.DeleteTopic("s", "t"))
+        await root.execute(requests.DeleteTopic("s", "t"))
         info = await made(root, compression_algorithm=3, message_expiry=5, max_topic_size=3 * GIB, options=chosen)
         assert limits(info) == (3, 5, 3 * GIB)
         assert described(info)[0]["message_expiry"] == "5"
@@ -168,9 +168,9 @@ async def test_unchosen_options_have_the_servers_defaults(tmp_path: Path) -> Non
 async def test_invalid_options_create_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
-        await root.ask(requests.CreateStream("s"))
+        await root.execute(requests.CreateStream("s"))
         assert await refusal(made(root, **fields)) == code
-        assert await root.ask(requests.GetTopics("s")) == ()
+        assert await root.execute(requests.GetTopics("s")) == ()
         assert (await made(root)).id == 0
 
 
@@ -181,9 +181,9 @@ async def test_a_fixed_topic_keeps_its_partitions(tmp_path: Path) -> None:
         explicit, _ = described(await made(root, 2, options=chosen))
         assert explicit == {"partition_resize_policy": "fixed", "replication_factor": "1"}
         for resize in (requests.CreatePartitions("s", 0, 1), requests.DeletePartitions("s", 0, 1)):
-            assert await refusal(root.ask(resize)) == Code.PARTITION_RESIZE_DISABLED
-        assert (await root.ask(requests.GetTopic("s", 0))).info.partitions_count == 2
-        await root.ask(requests.PurgeTopic("s", 0))
+            assert await refusal(root.execute(resize)) == Code.PARTITION_RESIZE_DISABLED
+        assert (await root.execute(requests.GetTopic("s", 0))).info.partitions_count == 2
+        await root.execute(requests.PurgeTopic("s", 0))
 
 
 async def test_a_topic_with_its_own_segment_size_may_be_smaller_than_the_servers_segments(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ async def test_reserved_disk_space_is_limited_for_added_partitions_too(tmp_path:
     async with world(tmp_path) as here:
         root = await here.root()
         await made(root, 63, options=options(preallocate_segments="true", segment_size="1 GiB"))
-        assert await refusal(root.ask(requests.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
-        await root.ask(requests.CreatePartitions("s", "t", 1))
-        assert len((await root.ask(requests.GetTopic("s", "t"))).partitions) == 64
+        assert await refusal(root.execute(requests.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
+        await root.execute(requests.CreatePartitions("s", "t", 1))
+        assert len((await root.execute(requests.GetTopic("s", "t"))).partitions) == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- changing
@@ -223,7 +223,7 @@ async def test_renaming_a_topic_changes_nothing_else_with_0_and_without_fields(
             assert msgspec.structs.replace(after, name="t") == before
             await changed(root, "t")
     async with world(tmp_path) as here:
-        assert (await (await here.root()).ask(requests.GetTopic("s", "t"))).info == before
+        assert (await (await here.root()).execute(requests.GetTopic("s", "t"))).info == before
 
 
 async def test_changed_options_apply_and_count_as_chosen(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_fixed_options_cannot_be_changed(tmp_path: Path) -> None:
         for key in ("durability", "segment_size", "enforce_fsync"):
             code = await refusal(changed(root, "renamed", options=options(**{key: "1"})))
             assert code == Code.UNSUPPORTED_OPTION_KEY
-        assert (await root.ask(requests.GetTopic("s", "t"))).info == before
+        assert (await root.execute(requests.GetTopic("s", "t"))).info == before
 
 
 # --------------------------------------------------------------------------------------------- describing, other scopes
@@ -268,20 +268,20 @@ async def test_options_are_described_to_every_logged_in_user(tmp_path: Path) -> 
     async with world(tmp_path, messages_required_to_save=9, durability=Durability.MEMORY) as here:
         await here.user("alice")
         alice = await here.logged_in("alice")
-        rows = await alice.ask(requests.DescribeOptions(OptionScope.TOPIC))
+        rows = await alice.execute(requests.DescribeOptions(OptionScope.TOPIC))
         assert [row.key for row in rows] == list(TOPIC_OPTIONS)
         row = next(row for row in rows if row.key == "messages_required_to_save")
         assert (row.kind, row.default) == (11, b"\x09\0\0\0")
         assert row.description == TOPIC_OPTIONS[row.key].description
         for scope in (OptionScope.STREAM, OptionScope.USER):
-            assert await alice.ask(requests.DescribeOptions(scope)) == ()
-        assert await refusal(here.person().ask(requests.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
+            assert await alice.execute(requests.DescribeOptions(scope)) == ()
+        assert await refusal(here.person().execute(requests.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
 
 
 async def test_streams_and_users_have_no_options(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
-        await root.ask(requests.CreateStream("s"))
+        await root.execute(requests.CreateStream("s"))
         await here.user("alice")
         some = options(durability="persisted")
         for request in (
@@ -291,6 +291,6 @@ async def test_streams_and_users_have_no_options(tmp_path: Path) -> None:
             requests.CreateUser("bob", "bobbob", UserStatus.ACTIVE, None, some),
             requests.UpdateUser("alice", "alicia", None, some),
         ):
-            assert await refusal(root.ask(request)) == Code.UNSUPPORTED_OPTION_KEY
-        assert [stream.name for stream in await root.ask(requests.GetStreams())] == ["s"]
-        assert [user.username for user in await root.ask(requests.GetUsers())] == ["root", "alice"]
+            assert await refusal(root.execute(request)) == Code.UNSUPPORTED_OPTION_KEY
+        assert [stream.name for stream in await root.execute(requests.GetStreams())] == ["s"]
+        assert [user.username for user in await root.execute(requests.GetUsers())] == ["root", "alice"]

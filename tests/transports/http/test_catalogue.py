@@ -310,7 +310,7 @@ async def test_a_group_lists_members_of_other_transports(tmp_path: Path) -> None
         await root.post("/streams/s/topics", TOPIC)
         await root.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
         member = await world.world.root()
-        await member.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await member.execute(requests.JoinConsumerGroup("s", "t", "g"))
         found = await root.get("/streams/s/topics/t/consumer-groups/g")
         assert found["members"] == [{"id": 0, "partitions_count": 2, "partitions": [0, 1]}]
         assert found["members_count"] == 1

@@ -110,8 +110,8 @@ async def test_the_lag_of_a_group_is_what_it_has_not_committed(tmp_path: Path) -
         await make_group(person)
         await send(world, b"a", b"b", b"c")
         assert (await scrape(world.stranger))["whippet_group_lag g 0 s t"] == 3
-        await person.ask(requests.JoinConsumerGroup("s", "t", "g"))
-        await person.ask(requests.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
+        await person.execute(requests.JoinConsumerGroup("s", "t", "g"))
+        await person.execute(requests.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
         found = await scrape(world.stranger)
         assert found["whippet_group_lag g 0 s t"] == 1
         assert found["whippet_group_members g s t"] == 1
@@ -125,13 +125,13 @@ async def test_the_lag_of_a_consumer_is_what_it_has_not_stored_and_has_its_name(
         await send(world, b"a", b"b", b"c")
         for name, offset in (("spark", 0), (9, 1), ("77", 2)):
             consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, name)
-            await person.ask(requests.StoreConsumerOffset(consumer, "s", "t", 0, offset))
+            await person.execute(requests.StoreConsumerOffset(consumer, "s", "t", 0, offset))
         found = await scrape(world.stranger)
         assert found["whippet_consumer_lag spark 0 s t"] == 2
         assert found["whippet_consumer_lag 9 0 s t"] == 1
         hashed = xxhash.xxh32_intdigest(b"77")
         assert found[f"whippet_consumer_lag {hashed} 0 s t"] == 0
-        await person.ask(
+        await person.execute(
             requests.DeleteConsumerOffset(requests.Consumer(requests.ConsumerKind.CONSUMER, "spark"), "s", "t", 0)
         )
         assert not any(" spark " in name for name in await scrape(world.stranger))
@@ -143,7 +143,7 @@ async def test_series_about_groups_are_limited_and_the_omitted_ones_counted(tmp_
         person = await world.world.root()
         await make_group(person)
         for number in range(5):
-            await person.ask(requests.CreateConsumerGroup("s", "t", f"g{number}"))
+            await person.execute(requests.CreateConsumerGroup("s", "t", f"g{number}"))
         found = await scrape(world.stranger)
         assert sum(name.startswith("whippet_group_") for name in found) == 4
         assert found["whippet_series_left_out"] == 8
@@ -154,7 +154,7 @@ async def test_names_in_labels_may_contain_any_character(tmp_path: Path) -> None
         person = await world.world.root()
         await make_group(person)
         name = 'a"b\\c\nd\u00e9 # EOF'
-        await person.ask(requests.CreateConsumerGroup("s", "t", name))
+        await person.execute(requests.CreateConsumerGroup("s", "t", name))
         assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
 
 

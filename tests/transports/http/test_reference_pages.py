@@ -193,7 +193,7 @@ def test_an_algorithm_that_sdks_do_not_know_is_returned_as_none(tmp_path: Path) 
     async def test(live: Live) -> None:
         await live.topic(compression_algorithm="gzip")
         root = await live.world.world.root()
-        await root.ask(requests.CreateTopic("s", "other", 1, compression_algorithm=3))
+        await root.execute(requests.CreateTopic("s", "other", 1, compression_algorithm=3))
         for found in (await live.root.get("/streams/s/topics"), (await live.root.get("/streams/s"))["topics"]):
             assert [each["compression_algorithm"] for each in found] == ["gzip", "none"]
         assert (await live.root.get("/streams/s/topics/other"))["compression_algorithm"] == "none"

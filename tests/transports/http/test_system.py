@@ -73,7 +73,7 @@ async def test_clients_of_other_transports_are_listed_and_http_callers_are_not(t
         await root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
         await root.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
         member = await world.world.root()
-        await member.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await member.execute(requests.JoinConsumerGroup("s", "t", "g"))
         number = member.session.client_id
         client = {
             "client_id": number,

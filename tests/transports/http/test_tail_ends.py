@@ -58,7 +58,7 @@ async def test_a_tail_ends_with_its_topic_the_server_or_the_permission(tmp_path:
         assert await ended(events, "DELETE", "/streams/s/topics/t") in ("gone", "topic_id_not_found")
         assert events.id == "0:1"
         root = await world.world.root()
-        await root.ask(requests.CreateTopic("s", "t", 1))
+        await root.execute(requests.CreateTopic("s", "t", 1))
         events = await tail(world)
         world.api.drain()
         stopping = asyncio.create_task(world.server.stop())
@@ -369,7 +369,7 @@ async def test_the_last_event_is_json(tmp_path: Path) -> None:
         events = await tail(world, "partition=all&offset=0")
         assert (await events.next()).id == "0:0,1:1"
         root = await world.world.root()
-        await root.ask(requests.DeleteStream("s"))
+        await root.execute(requests.DeleteStream("s"))
         end = await over(events)
         assert end.json["last_offsets"] == {"0": None, "1": 0}
         assert msgspec.json.decode(end.data)["cursor"] == "0:0,1:1"

@@ -60,7 +60,7 @@ async def test_messages_of_all_sizes_and_with_user_headers_are_sent_unchanged(tm
         root = await world.world.root()
         to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 0)
         for _ in range(2):
-            await root.ask(requests.SendMessages("s", "t", to, (build(plain, 1, bytes),)))
+            await root.execute(requests.SendMessages("s", "t", to, (build(plain, 1, bytes),)))
         for event, message in zip(await events.several(10), plain * 2, strict=True):
             assert event.payload == message.payload
             assert event.json["header"]["id"] == message.id
@@ -78,7 +78,7 @@ async def test_a_tail_starts_at_the_requested_position(tmp_path: Path) -> None:
             await send(world, b"%d" % i)
         root = await world.world.root()
         me = requests.Consumer(requests.ConsumerKind.CONSUMER, "billing")
-        await root.ask(requests.StoreConsumerOffset(me, "s", "t", 0, 2))
+        await root.execute(requests.StoreConsumerOffset(me, "s", "t", 0, 2))
         partition = world.world.store.partition(0, 0, 0)
         assert partition is not None
         third = partition.last_timestamp - 2_000_000
@@ -221,7 +221,7 @@ async def test_added_partitions_end_a_tail_of_all_and_are_read_from_their_start(
         events = await tail(world, "partition=all&offset=0")
         assert (await events.next()).payload == b"old"
         root = await world.world.root()
-        await root.ask(requests.CreatePartitions("s", "t", 1))
+        await root.execute(requests.CreatePartitions("s", "t", 1))
         await send(world, b"new", partition=1)
         end = await over(events)
         assert end.json["code"] == "changed"
@@ -234,7 +234,7 @@ async def test_a_topic_without_partitions_is_followed_until_it_gets_some(tmp_pat
     async with live(tmp_path, partitions=0) as world:
         events = await tail(world, "partition=all")
         root = await world.world.root()
-        await root.ask(requests.CreatePartitions("s", "t", 2))
+        await root.execute(requests.CreatePartitions("s", "t", 2))
         await send(world, b"new", partition=1)
         end = await over(events)
         assert (end.json["code"], end.json["cursor"], events.id) == ("changed", "-", "-")
@@ -252,11 +252,11 @@ async def test_a_tail_continues_with_the_first_message_after_a_purge(tmp_path: P
         await leave(world, away)
         root = await world.world.root()
         for i in range(5):
-            await root.ask(requests.PurgeTopic("s", "t"))
+            await root.execute(requests.PurgeTopic("s", "t"))
             await send(world, b"new %d" % i)
             event = await here.next()
             assert (event.payload, event.id) == (b"new %d" % i, "0:1")
-        await root.ask(requests.PurgeTopic("s", "t"))
+        await root.execute(requests.PurgeTopic("s", "t"))
         back = await tail(world, "", f"Last-Event-ID: {away.id}")
         assert back.id == "0:0"
         await leave(world, here, back)

@@ -18,7 +18,7 @@ SECRET = "a secret that the test knows"
 CONFIG = HttpJwt(encoding_secret=Secret(SECRET))
 
 
-class Handed(World):
+class TokenWorld(World):
     """A world and its access tokens."""
 
     tokens: AccessTokens
@@ -32,7 +32,7 @@ class Handed(World):
     def give(self, name: str = "root") -> str:
         return self.tokens.issue(self.find(name)).text
 
-    async def who(self, text: str) -> str | None:
+    async def user_of(self, text: str) -> str | None:
         caller = await self.tokens.authenticate(text)
         return None if caller is None else caller.user.username
 
@@ -41,10 +41,10 @@ class Handed(World):
 
 
 @contextlib.asynccontextmanager
-async def handed(path: Path, config: HttpJwt = CONFIG) -> AsyncIterator[Handed]:
+async def token_world(path: Path, config: HttpJwt = CONFIG) -> AsyncIterator[TokenWorld]:
     async with world(path) as made:
-        made.__class__ = Handed
-        assert isinstance(made, Handed)
+        made.__class__ = TokenWorld
+        assert isinstance(made, TokenWorld)
         made.path = path
         made.tokens = await made.reopened(config)
         yield made

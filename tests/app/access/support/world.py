@@ -53,11 +53,11 @@ class Person:
     def _end(self) -> None:
         self.ended = True
 
-    async def ask(self, request: requests.Request) -> Any:
+    async def execute(self, request: requests.Request) -> Any:
         return await registry.execute(self.gateway, self.session, request)
 
     async def log_in(self, username: str, password: str) -> int:
-        answer = await self.ask(requests.LoginUser(username, password))
+        answer = await self.execute(requests.LoginUser(username, password))
         assert isinstance(answer.user_id, int)
         return answer.user_id
 
@@ -83,7 +83,7 @@ class World:
         self, name: str = "alice", *, status: UserStatus = UserStatus.ACTIVE, permissions: Permissions | None = None
     ) -> int:
         """Created by root; the password is the name twice."""
-        details = await (await self.root()).ask(requests.CreateUser(name, name * 2, status, permissions))
+        details = await (await self.root()).execute(requests.CreateUser(name, name * 2, status, permissions))
         assert isinstance(details.info.id, int)
         return details.info.id
 
@@ -152,7 +152,7 @@ async def gateway_on(
 
 async def make_group(person: Person) -> None:
     """Stream s with topic t, of one partition, and its consumer group g."""
-    await person.ask(requests.CreateStream("s"))
+    await person.execute(requests.CreateStream("s"))
     topic = requests.CreateTopic(
         stream="s",
         name="t",
@@ -162,8 +162,8 @@ async def make_group(person: Person) -> None:
         max_topic_size=0,
         replication_factor=1,
     )
-    await person.ask(topic)
-    await person.ask(requests.CreateConsumerGroup("s", "t", "g"))
+    await person.execute(topic)
+    await person.execute(requests.CreateConsumerGroup("s", "t", "g"))
 
 
 async def refusal(asked: Awaitable[object]) -> Code | None:

@@ -23,14 +23,14 @@ class Reader:
 
     def __init__(self, person: Person) -> None:
         self.person = person
-        self.ask = person.ask
+        self.execute = person.execute
         self.session = person.session
 
     async def join(self) -> None:
-        await self.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await self.execute(requests.JoinConsumerGroup("s", "t", "g"))
 
     async def leave(self) -> None:
-        await self.ask(requests.LeaveConsumerGroup("s", "t", "g"))
+        await self.execute(requests.LeaveConsumerGroup("s", "t", "g"))
 
     async def poll(
         self,
@@ -41,18 +41,18 @@ class Reader:
         count: int = 100,
         auto_commit: bool = False,
     ) -> responses.Polled:
-        polled = await self.ask(requests.PollMessages(consumer, "s", "t", partition, strategy, count, auto_commit))
+        polled = await self.execute(requests.PollMessages(consumer, "s", "t", partition, strategy, count, auto_commit))
         assert isinstance(polled, responses.Polled)
         return polled
 
     async def store(self, offset: int, partition: int | None = None, consumer: Consumer = GROUP) -> None:
-        await self.ask(requests.StoreConsumerOffset(consumer, "s", "t", partition, offset))
+        await self.execute(requests.StoreConsumerOffset(consumer, "s", "t", partition, offset))
 
     async def forget(self, partition: int | None = None, consumer: Consumer = GROUP) -> None:
-        await self.ask(requests.DeleteConsumerOffset(consumer, "s", "t", partition))
+        await self.execute(requests.DeleteConsumerOffset(consumer, "s", "t", partition))
 
     async def stored(self, partition: int | None = None, consumer: Consumer = GROUP) -> int | None:
-        answer = await self.ask(requests.GetConsumerOffset(consumer, "s", "t", partition))
+        answer = await self.execute(requests.GetConsumerOffset(consumer, "s", "t", partition))
         assert answer is None or isinstance(answer, responses.ConsumerOffset)
         return None if answer is None else answer.stored_offset
 
@@ -85,7 +85,7 @@ class Reading:
 
     async def send(self, partition: int, *payloads: str) -> None:
         where = Partitioning(PartitioningKind.PARTITION_ID, partition)
-        await self.root.ask(requests.SendMessages("s", "t", where, (texts(*payloads),)))
+        await self.root.execute(requests.SendMessages("s", "t", where, (texts(*payloads),)))
 
     async def fill(self, messages_count: int = 10) -> None:
         """Payloads "<partition>/<offset>" in every partition."""
@@ -94,7 +94,7 @@ class Reading:
 
     async def owned(self) -> list[list[int]]:
         """The partitions of every member, as the protocol describes them."""
-        details = await self.root.ask(requests.GetConsumerGroup("s", "t", "g"))
+        details = await self.root.execute(requests.GetConsumerGroup("s", "t", "g"))
         assert details.info.members_count == len(details.members)
         return [list(member.partitions) for member in details.members]
 
@@ -111,7 +111,7 @@ async def reading(path: object, partitions: int = 3) -> AsyncIterator[Reading]:
     async with world(path) as made:
         root = Reader(await made.root())
         if made.gateway.streams.find("s") is None:
-            await root.ask(requests.CreateStream("s"))
-            await root.ask(requests.CreateTopic("s", "t", partitions))
-            await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
+            await root.execute(requests.CreateStream("s"))
+            await root.execute(requests.CreateTopic("s", "t", partitions))
+            await root.execute(requests.CreateConsumerGroup("s", "t", "g"))
         yield Reading(made, root)

@@ -46,7 +46,7 @@ async def stored(world: Calling, partition: int = 0) -> list[Any]:
     """Returns the stored messages, after checking their batches."""
     root = await world.world.root()
     consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, 9)
-    polled = await root.ask(
+    polled = await root.execute(
         requests.PollMessages(
             consumer, "s", "t", partition, requests.Strategy(requests.StrategyKind.FIRST), 100_000, False
         )

@@ -33,8 +33,8 @@ async def live(
     async with serving(tmp_path, Http(readers=HttpReaders(**(readers or {}))), store=store, **(limits or {})) as world:
         if not world.world.gateway.streams.find("s"):
             root = await world.world.root()
-            await root.ask(requests.CreateStream("s"))
-            await root.ask(requests.CreateTopic("s", "t", partitions))
+            await root.execute(requests.CreateStream("s"))
+            await root.execute(requests.CreateTopic("s", "t", partitions))
         yield world
         assert len(world.api.tails) == 0, "a tail was left over"
         assert len(world.api.tails.feeds) == 0
@@ -43,7 +43,7 @@ async def live(
 async def send(world: Serving, *payloads: bytes, partition: int = 0) -> None:
     root = await world.world.root()
     to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, partition)
-    await root.ask(requests.SendMessages("s", "t", to, (pack(payloads),)))
+    await root.execute(requests.SendMessages("s", "t", to, (pack(payloads),)))
 
 
 async def over(events: Events) -> Event:
