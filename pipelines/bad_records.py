@@ -81,7 +81,7 @@ class BadRecords:
         """Whether the first bad record stops the pipeline."""
         return self._dead_letter is None and self._on_error == STOP
 
-    def take(self, records: DataFrame, count: int, step: str) -> None:
+    def add(self, records: DataFrame, count: int, step: str) -> None:
         """Adds records that `step` has refused. Raises BadRecordError if they stop the pipeline."""
         if not count:
             return
@@ -89,15 +89,15 @@ class BadRecords:
         assert first is not None
         self.last_reason = f"{step}: {first['reason']}"
         if self.stops:
-            raise self.stopping(first.asDict(), step, count)
+            raise self.stop_error(first.asDict(), step, count)
         self.count += count
         self._found.append(records.withColumn("step", F.lit(step)))
 
-    def stopping(self, first: Mapping[str, Any], step: str, count: int = 1) -> BadRecordError:
+    def stop_error(self, first: Mapping[str, Any], step: str, count: int = 1) -> BadRecordError:
         more = f" (and {count - 1:,} more in this batch)" if count > 1 else ""
         return BadRecordError(f"{_place(first)}{step}: {first['reason']}{more}; {WAYS_OUT}")
 
-    def settle(self, gateway: GatewaySettings, query: str, batch: int) -> None:
+    def send_dead_letters(self, gateway: GatewaySettings, query: str, batch: int) -> None:
         """Sends the dead letters, once per batch."""
         if self._dead_letter is None or not self._found:
             return

@@ -84,14 +84,14 @@ class BatchProcessor:
             count, broken, now = counted
             if not count:
                 return 0, bad
-            bad.take(unparsable(rows, pipeline.why_unparsable), broken, "source")
+            bad.add(unparsable(rows, pipeline.why_unparsable), broken, "source")
             result = rows.where(F.col(CORRUPT).isNull())
             if not self._analysis.keeps_state:
                 result = self._transformed(result, BatchContext(F.lit(now), _unique(query, number)), bad)
                 kept.append(result)
             if count > broken or self._analysis.keeps_state:
                 kept += self._written(result.drop(*HIDDEN), query, number, bad)
-            bad.settle(pipeline.iggy, query, number)
+            bad.send_dead_letters(pipeline.iggy, query, number)
             return count, bad
         finally:
             for each in kept:
@@ -117,7 +117,7 @@ class BatchProcessor:
             failing = bad_row_search.failing_rows(rows, apply)
             if not failing:
                 raise
-            bad.take(self._originals(rows, failing), len(failing), "transforms")
+            bad.add(self._originals(rows, failing), len(failing), "transforms")
             result = apply(rows.where(~F.col(ROW).isin(*failing))).persist()
         return result
 
@@ -158,7 +158,7 @@ class BatchProcessor:
             refused = sink.write(batch, self._pipeline.iggy, name)
             if refused is not None:
                 kept.append(refused)
-                bad.take(refused, refused.count(), name)
+                bad.add(refused, refused.count(), name)
         return kept
 
 

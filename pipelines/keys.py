@@ -155,7 +155,7 @@ def choose_type(tables: Mapping[str, type[T]], raw: Any, place: str) -> type[T]:
 # -------------------------------------------------------------------------------------------------------------- kinds
 
 
-def _text(value: Any) -> str:
+def _string(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise InvalidValue
     return value
@@ -163,31 +163,31 @@ def _text(value: Any) -> str:
 
 def _path(value: Any) -> str:
     """Makes a path absolute, because the process that opens it may run in another folder."""
-    text = _text(value)
+    text = _string(value)
     return text if "://" in text else str(Path(text).absolute())
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _strings(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise InvalidValue
-    return tuple(_text(each) for each in value)
+    return tuple(_string(each) for each in value)
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue
     return value
 
 
 def _name(value: Any) -> str:
-    if not NAME.fullmatch(_text(value)):
+    if not NAME.fullmatch(_string(value)):
         raise InvalidValue
     return str(value)
 
 
 def _duration(value: Any) -> int:
     """Returns milliseconds."""
-    match = _DURATION.fullmatch(_text(value).lower())
+    match = _DURATION.fullmatch(_string(value).lower())
     if match is None:
         raise InvalidValue
     unit = match[2] if match[2] in _UNITS_MS else _WORDS.get(match[2].removesuffix("s"), match[2].removesuffix("s"))
@@ -223,11 +223,11 @@ def tables_of(table: type[Any]) -> Kind:
     return Kind("a list of tables", lambda value: value, table, is_list=True)
 
 
-STRING = Kind("a string", _text)
+STRING = Kind("a string", _string)
 PATH = Kind("a string", _path)
-STRINGS = Kind('a list of strings, such as ["a", "b"],', _texts)
-BOOLEAN = Kind("true or false", _truth)
-SECRET = Kind("a string", lambda value: Secret(_text(value)))
+STRINGS = Kind('a list of strings, such as ["a", "b"],', _strings)
+BOOLEAN = Kind("true or false", _boolean)
+SECRET = Kind("a string", lambda value: Secret(_string(value)))
 IDENTIFIER = Kind("a name of letters, digits, '.', '_' and '-'", _name)
 DURATION = Kind("a duration such as '500 ms', '10 s', '5 minutes' or '7 days'", _duration)
 ANYTHING = Kind("a value", lambda value: value)

@@ -32,19 +32,19 @@ class State:
     path: str = keys.key(STRING, "a folder, with a subfolder for each pipeline, named after its key", "local_state")
 
 
-def _conf(raw: Any) -> dict[str, str]:
+def _spark_settings(raw: Any) -> dict[str, str]:
     """Flattens spark.* to strings: {"driver": {"memory": "2g"}} is spark.driver.memory."""
     if not isinstance(raw, dict):
         raise InvalidValue
-    return dict(_flat("spark", raw))
+    return dict(_flatten("spark", raw))
 
 
-def _flat(prefix: str, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _flatten(prefix: str, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = []
     for name, value in raw.items():
         whole = name if name.startswith("spark.") else f"{prefix}.{name}"
         found += (
-            _flat(whole, value)
+            _flatten(whole, value)
             if isinstance(value, dict)
             else [(whole, value if isinstance(value, str) else toml_text(value))]
         )
@@ -127,22 +127,22 @@ def read(text: str, path: str = "", environ: Mapping[str, str] = os.environ) -> 
         if name not in TABLES and name not in TOP:
             raise FileError(_unknown(name))
     top = decode(TopLevel, {name: value for name, value in raw.items() if name in TOP}, "the file")
-    found = _whole(raw, shown, top, path)
+    found = _assemble(raw, shown, top, path)
     tables = [found.iggy.access, found.source, *found.sinks]
     return replace(found, secrets=tuple(secrets.find_secrets(tables, variables.used)))
 
 
-def _whole(raw: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: str) -> Pipeline:
+def _assemble(raw: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: str) -> Pipeline:
     iggy = decode(GatewaySettings, raw.get("iggy", {}), "[iggy]")
     state = decode(State, raw.get("state", {}), "[state]")
-    source = _part(SOURCES, _needed(raw, "source"), "[source]")
+    source = _part(SOURCES, _required(raw, "source"), "[source]")
     transforms = tuple(each for each in _transforms(raw.get("transforms", [])) if each.enabled)
     sinks = tuple(_part(SINKS, each, place) for place, each in _sinks(raw))
     dead_letter = decode(DeadLetter, raw["dead_letter"], "[dead_letter]") if "dead_letter" in raw else None
     if dead_letter is not None and "on_error" in raw:
         raise FileError("key 'on_error' has no effect with [dead_letter]: bad records go there; leave out one of them")
     try:
-        spark = _conf(raw.get("spark", {}))
+        spark = _spark_settings(raw.get("spark", {}))
     except ValueError:
         raise FileError('[spark]: a table is needed, with settings such as driver.memory = "2g"') from None
     return Pipeline(
@@ -162,7 +162,7 @@ def _whole(raw: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: s
     )
 
 
-def _needed(raw: Mapping[str, Any], name: str) -> Any:
+def _required(raw: Mapping[str, Any], name: str) -> Any:
     if name not in raw:
         raise FileError(f"table [{name}] is required")
     return raw[name]
@@ -190,7 +190,7 @@ def _sinks(raw: Mapping[str, Any]) -> list[tuple[str, Any]]:
         raise FileError("tables [sink] and [[sinks]]: use only one of them; several sinks are [[sinks]]")
     if "sink" in raw:
         return [("[sink]", raw["sink"])]
-    found = _needed(raw, "sinks") if "sinks" in raw else None
+    found = _required(raw, "sinks") if "sinks" in raw else None
     if not isinstance(found, list) or not found:
         raise FileError("table [sink] is required, or several [[sinks]]")
     return [(f"[[sinks]] {number}", each) for number, each in enumerate(found, start=1)]

@@ -96,10 +96,6 @@ def quoted(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def need(frame: DataFrame, name: str, place: str) -> None:
-    require_field(frame.schema, name, place)
-
-
 def require_field(schema: StructType, name: str, place: str) -> None:
     if name not in schema.names:
         raise FileError(f"{place}: there is no field '{name}'{_nearest(name, schema.names)}")

@@ -54,7 +54,7 @@ class RefusedRows:
         stop the pipeline."""
         first = found.first() if self.stops else None
         if first is not None:
-            raise self.bad.stopping(first.asDict(), self.step)
+            raise self.bad.stop_error(first.asDict(), self.step)
 
     def record(self, rows: pa.Table, refused: Mapping[int, str]) -> DataFrame | None:
         """Records refused rows before the others are committed. `rows` have ORIGINALS; `refused` maps places in them
@@ -64,7 +64,7 @@ class RefusedRows:
             return None
         found = _records(rows, refused)
         if self.stops:
-            raise self.bad.stopping(found.slice(0, 1).to_pylist()[0], self.step)
+            raise self.bad.stop_error(found.slice(0, 1).to_pylist()[0], self.step)
         _write(self.path, found.replace_schema_metadata({BATCH: str(self.batch)}))
         return self._frame(found)
 

@@ -105,9 +105,9 @@ class ConnectBatchControl:
     """Pickled to the process next to the server."""
 
     session_id: str
-    """Of the client's session."""
+    """The id of the client's session."""
     name: str
-    """Of the query."""
+    """The name of the query."""
 
     def is_stopping(self) -> bool:
         return self._session.conf.get(STOPPING, "") != ""

@@ -1,6 +1,6 @@
 """Runs a pipeline: starts it, reports its progress, and stops it.
 
-With `once` it stops when everything available has been processed. When it is told to stop, it finishes the current
+With `once` it stops when everything available has been processed. When it is handle to stop, it finishes the current
 batch first, which would otherwise have to be repeated.
 """
 
@@ -33,7 +33,7 @@ from whippet.pipelines.transform_chain import Analysis
 from whippet.pipelines.user_text import as_pipeline_error
 
 Report = Callable[[str], None]
-SOON = 1
+EXIT_AT_ONCE = 1
 
 
 def run(
@@ -48,15 +48,15 @@ def run(
     """Runs until the end and returns what was done, or raises PipelineError. `remote` is the address of a Connect
     server."""
     stopping = stopping or threading.Event()
-    with state.held(pipeline.state, pipeline.source.TYPE):
-        is_own = not spark_session.is_there()
+    with state.locked(pipeline.state, pipeline.source.TYPE):
+        is_own = not spark_session.has_session()
         report(_greeting(pipeline, is_own and remote is None))
         if remote is None:
             # Spark takes many seconds to start. Over Connect the folders are on another machine.
             check_report.inspect_all(pipeline)
         session = spark_session.start(f"whippet pipeline {pipeline.key}", pipeline.spark, pipeline.state, remote)
         try:
-            with _told_to_stop(stopping):
+            with _stop_on_signals(stopping):
                 return _run(pipeline, session, report, once=once, progress_s=progress_s, stopping=stopping)
         except (PySparkException, Py4JJavaError) as error:
             raise as_pipeline_error(error) from error
@@ -97,7 +97,7 @@ def _run(
     resolved = replace(pipeline, iggy=pipeline.iggy.resolved, state=pipeline.state.absolute())
     processor = BatchProcessor(resolved, analysis, status, control.batches)
     query = _query(pipeline, source, analysis, processor, once=once)
-    with _heard(status):
+    with _warnings_in_status(status):
         _wait(pipeline, query, control, status, report, progress_s=progress_s, stopping=stopping)
     control.update(status)
     _raise_failure(query, status, is_stopping=stopping.is_set())
@@ -158,39 +158,39 @@ def _raise_failure(query: StreamingQuery, status: RunStatus, *, is_stopping: boo
 
 
 @contextmanager
-def _heard(status: RunStatus) -> Iterator[None]:
+def _warnings_in_status(status: RunStatus) -> Iterator[None]:
     """Shows warnings on the driver in the progress lines, such as a database that does not respond."""
 
-    class Hearing(logging.Handler):
+    class WarningHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             status.last_error = record.getMessage()
 
-    hearing = Hearing(logging.WARNING)
+    warnings = WarningHandler(logging.WARNING)
     logs = [logging.getLogger(name) for name in ("pyspark_whippet", "whippet.pipelines")]
     for log in logs:
-        log.addHandler(hearing)
+        log.addHandler(warnings)
     try:
         yield
     finally:
         for log in logs:
-            log.removeHandler(hearing)
+            log.removeHandler(warnings)
 
 
 @contextmanager
-def _told_to_stop(stopping: threading.Event) -> Iterator[None]:
+def _stop_on_signals(stopping: threading.Event) -> Iterator[None]:
     """SIGTERM and Ctrl-C request a stop; a second one ends the process at once. Spark has already set a handler of
     its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
             # Java ends with this process, when its standard input is closed.
-            os._exit(SOON)
+            os._exit(EXIT_AT_ONCE)
         stopping.set()
 
-    before: dict[signal.Signals, Any] = {each: signal.signal(each, told) for each in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[signal.Signals, Any] = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

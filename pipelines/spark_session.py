@@ -43,7 +43,7 @@ DEFAULTS = {
 }
 
 
-def is_there() -> bool:
+def has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 

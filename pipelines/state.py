@@ -16,7 +16,7 @@ CHECKPOINT, REFUSED, LOCK, SOURCE = "checkpoint", "refused", "lock", "source.jso
 
 
 @contextlib.contextmanager
-def held(folder: Path, source: str) -> Iterator[None]:
+def locked(folder: Path, source: str) -> Iterator[None]:
     """Holds the lock while the pipeline runs. Raises FileError if another process holds it, or if the state belongs
     to another type of source."""
     try:

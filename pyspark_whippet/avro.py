@@ -72,7 +72,7 @@ DECODE_ERRORS = (EOFError, ValueError, LookupError, ArithmeticError, struct.erro
 @lru_cache(maxsize=32)
 def column_type(schema: str) -> DataType:
     """Returns the type of the column, or raises OptionError if the schema has none."""
-    return _kind(_expand(schema), "value")
+    return _type_of(_expand(schema), "value")
 
 
 def parse(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
@@ -146,27 +146,28 @@ def _drop_unknown_logical_types(schema: Any) -> Any:
     return left
 
 
-def _kind(schema: Any, place: str) -> DataType:
+def _type_of(schema: Any, place: str) -> DataType:
     if isinstance(schema, list):
-        return _union(schema, place)
+        return _union_type(schema, place)
     if isinstance(schema, str):
         schema = {"type": schema}
     name = schema["type"]
     if not isinstance(name, str):
-        return _kind(name, place)
+        return _type_of(name, place)
     if name in ("record", "error"):
         fields = [
-            StructField(field["name"], _kind(field["type"], f"{place}.{field['name']}")) for field in schema["fields"]
+            StructField(field["name"], _type_of(field["type"], f"{place}.{field['name']}"))
+            for field in schema["fields"]
         ]
         if not fields:
             raise OptionError(f"option 'valueSchema': {place} is a record without fields, which cannot be a column")
         return StructType(fields)
     if name == "array":
-        return ArrayType(_kind(schema["items"], f"{place}[]"))
+        return ArrayType(_type_of(schema["items"], f"{place}[]"))
     if name == "map":
-        return MapType(StringType(), _kind(schema["values"], f"{place}[]"))
+        return MapType(StringType(), _type_of(schema["values"], f"{place}[]"))
     if name in ("bytes", "fixed") and schema.get("logicalType") == "decimal":
-        return _decimal(schema, place)
+        return _decimal_type(schema, place)
     found = LOGICAL_TYPES.get((name, schema.get("logicalType", ""))) or PRIMITIVE_TYPES.get(name)
     if found is None:
         why = "is always null" if name == "null" else f"is {name}, which contains itself; a column cannot be recursive"
@@ -174,10 +175,10 @@ def _kind(schema: Any, place: str) -> DataType:
     return found
 
 
-def _union(schemas: list[Any], place: str) -> DataType:
+def _union_type(schemas: list[Any], place: str) -> DataType:
     some = [each for each in schemas if each not in ("null", {"type": "null"})]
     if len(some) == 1:
-        return _kind(some[0], place)
+        return _type_of(some[0], place)
     names = [each if isinstance(each, str) else each.get("type") for each in some]
     if all(isinstance(name, str) for name in names) and (wider := PROMOTIONS.get(frozenset(names))) is not None:
         return wider
@@ -186,7 +187,7 @@ def _union(schemas: list[Any], place: str) -> DataType:
     )
 
 
-def _decimal(schema: dict[str, Any], place: str) -> DataType:
+def _decimal_type(schema: dict[str, Any], place: str) -> DataType:
     digits, scale = schema.get("precision"), schema.get("scale", 0)
     if not isinstance(digits, int) or not 0 < digits <= DECIMAL_DIGITS_MAX or not 0 <= scale <= digits:
         raise OptionError(

@@ -98,7 +98,7 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
     found = BatchScan()
     position = 0
     while position < len(view):
-        position = _take_run(view, position, found)
+        position = _scan_run(view, position, found)
     if not found.starts:
         return NO_MESSAGES
     counts = np.array(found.counts)
@@ -107,7 +107,7 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
     batches = _copies_at(view, np.array(found.starts), _RAW_BATCH).view(BATCH)
     ends = where + FRAME_BYTES + heads["payload"]
     if xxh3 is not None:
-        _check(view, found, heads, where, ends + heads["headers"], xxh3)
+        _verify_checksums(view, found, heads, where, ends + heads["headers"], xxh3)
     bounds = np.zeros(len(heads) + 1, dtype=np.int64)
     np.cumsum(heads["payload"], out=bounds[1:])
     blocks = None
@@ -162,18 +162,18 @@ class BatchScan:
             self.new_positions = []
 
 
-def _take_run(view: memoryview, position: int, found: BatchScan) -> int:
+def _scan_run(view: memoryview, position: int, found: BatchScan) -> int:
     """Scans a batch and the ones after it that have the same length and message count. Returns the position after
     them."""
     length, count = _size_of(view, position)
     if (length - HEADER_BYTES) % count == 0:
         batches = _count_alike(view, position, length, count)
-        if batches * count > _FEW and _take_uniform(view, position, length, count, batches, found):
+        if batches * count > _FEW and _scan_uniform(view, position, length, count, batches, found):
             end = position + batches * length
             found.starts += range(position, end, length)
             found.counts += [count] * batches
             return end
-    _take_frames(view, position, length, count, found)
+    _scan_frames(view, position, length, count, found)
     found.starts.append(position)
     found.counts.append(count)
     return position + length
@@ -201,7 +201,7 @@ def _count_alike(view: memoryview, position: int, length: int, count: int) -> in
     return int(differs.argmax()) or room
 
 
-def _take_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: BatchScan) -> bool:
+def _scan_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: BatchScan) -> bool:
     """Returns False if the frames of these batches do not all have the same length."""
     stride = (length - HEADER_BYTES) // count
     shape, strides, start = (batches, count), (length, stride), position + HEADER_BYTES
@@ -220,7 +220,7 @@ def _take_uniform(view: memoryview, position: int, length: int, count: int, batc
     return True
 
 
-def _take_frames(view: memoryview, start: int, length: int, count: int, found: BatchScan) -> None:
+def _scan_frames(view: memoryview, start: int, length: int, count: int, found: BatchScan) -> None:
     lengths_at = _LENGTHS.unpack_from
     add_place, add_piece = found.new_positions.append, found.pieces.append
     position, end = start + HEADER_BYTES, start + length
@@ -248,10 +248,10 @@ def reverse_ids(ids: Array) -> Array:
     return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, 16)
 
 
-def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
+def _verify_checksums(view: memoryview, found: BatchScan, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
     """Raises BadBatch if a checksum does not match."""
     expected = np.ascontiguousarray(heads["checksum"])
-    hashes = np.fromiter(map(xxh3, _frames(view, found, where, ends)), dtype="<u8", count=len(where))
+    hashes = np.fromiter(map(xxh3, _checksummed_frames(view, found, where, ends)), dtype="<u8", count=len(where))
     messages = np.cumsum(found.counts)
     wrong = np.flatnonzero(hashes != expected)
     if len(wrong):
@@ -265,7 +265,7 @@ def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends:
         last = end
 
 
-def _frames(view: memoryview, found: BatchScan, where: Array, ends: Array) -> Iterator[Any]:
+def _checksummed_frames(view: memoryview, found: BatchScan, where: Array, ends: Array) -> Iterator[Any]:
     """Yields the bytes that the checksums of messages cover."""
     lengths = ends - where
     length = int(lengths[0])

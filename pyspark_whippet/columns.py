@@ -144,18 +144,18 @@ def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any,
         "stream": lambda: pa.repeat(stream, count),
         "topic": lambda: pa.repeat(name, count),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
-        "offset": lambda: _longs(messages.offsets, pa.int64()),
-        "timestamp": lambda: _longs(messages.timestamps, TIME),
-        "originTimestamp": lambda: _longs(messages.origin_timestamps, TIME),
-        "id": lambda: _ids(messages),
-        "headers": lambda: _headers(messages.user_headers, count),
+        "offset": lambda: _int64_array(messages.offsets, pa.int64()),
+        "timestamp": lambda: _int64_array(messages.timestamps, TIME),
+        "originTimestamp": lambda: _int64_array(messages.origin_timestamps, TIME),
+        "id": lambda: _id_array(messages),
+        "headers": lambda: _header_array(messages.user_headers, count),
     }
     if settings.value_format != "binary":
-        made |= _parsed(payload_array(messages), schema, settings)
+        made |= _parsed_columns(payload_array(messages), schema, settings)
     return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
 
 
-def _parsed(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
+def _parsed_columns(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
     """`value` and `_corrupt`; both need the same parsing, which happens once."""
     names = schema.names
     if "value" not in names and CORRUPT not in names:
@@ -176,19 +176,19 @@ def payload_array(messages: Messages) -> Any:
     return pa.BinaryArray.from_buffers(pa.binary(), len(messages), buffers)
 
 
-def _longs(numbers: Any, kind: Any) -> Any:
+def _int64_array(numbers: Any, kind: Any) -> Any:
     """Wraps the buffer without a copy. `pa.array` would look for pandas each time where it is not installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
-def _ids(messages: Messages) -> Any:
+def _id_array(messages: Messages) -> Any:
     count = len(messages)
     bounds = np.arange(0, 16 * count + 1, 16, dtype=np.int32)
     octets = np.ascontiguousarray(messages.ids)
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(octets)])
 
 
-def _headers(blocks: Sequence[bytes] | None, count: int) -> Any:
+def _header_array(blocks: Sequence[bytes] | None, count: int) -> Any:
     """Null for a message without headers, as in Kafka's source."""
     kind = to_arrow_schema(StructType([StructField("headers", HEADERS)]), timezone="UTC").field(0).type
     if blocks is None:

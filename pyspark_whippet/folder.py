@@ -82,7 +82,7 @@ class FolderBackend:
 
     def document(self, topic: str) -> dict[str, Any] | None:
         """Returns the document of a topic, or None if there is no such topic."""
-        found = self._find(topic)
+        found = self._lookup(topic)
         return None if found is None else found[0]
 
     def segments(self, topic: str, partition: int) -> list[Segment]:
@@ -91,7 +91,7 @@ class FolderBackend:
         return [] if path is None else segments_in(path, self._was_shut_down)
 
     def _partition(self, topic: str, partition: int) -> str | None:
-        found = self._find(topic)
+        found = self._lookup(topic)
         return None if found is None else f"{found[1]}/{PARTITIONS}/{partition}"
 
     def _was_shut_down(self) -> bool:
@@ -102,7 +102,7 @@ class FolderBackend:
         except FileNotFoundError:
             return False
 
-    def _find(self, topic: str) -> tuple[dict[str, Any], str] | None:
+    def _lookup(self, topic: str) -> tuple[dict[str, Any], str] | None:
         if self._topic is not None:
             return (_document(f"{self._path}/{TOPIC_FILE}") or {}, self._path) if topic == self._topic else None
         stream, _, name = topic.partition("/")
@@ -112,17 +112,17 @@ class FolderBackend:
         return self._listed[stream].get(name)
 
     def _streams(self) -> Iterator[tuple[str, str]]:
-        for folder in _numbered(f"{self._path}/{STREAMS}"):
+        for folder in _numbered_folders(f"{self._path}/{STREAMS}"):
             document = _document(f"{folder}/{STREAM_FILE}")
             if document is not None:
                 yield document["name"], folder
 
     def _partitions(self, topic: str) -> list[int]:
-        found = self._find(topic)
+        found = self._lookup(topic)
         if found is None:
             return []
         document, folder = found
-        numbers = sorted(int(os.path.basename(each)) for each in _numbered(f"{folder}/{PARTITIONS}"))
+        numbers = sorted(int(os.path.basename(each)) for each in _numbered_folders(f"{folder}/{PARTITIONS}"))
         # Folders beyond the count are being removed.
         return [number for number in numbers if number < document.get("partitions_count", 2**32)]
 
@@ -146,11 +146,11 @@ class FolderBackend:
         cut: list[Range] = []
         for each in ranges:
             found = known[each.topic, each.partition] = self.segments(each.topic, each.partition)
-            cut += _along(each, found)
+            cut += _cut_at_segments(each, found)
         splits: list[FileSplit | Split] = []
         synced: set[Segment] = set()
         for piece in offsets.divide(cut, settings.min_partitions, settings.max_records_per_partition):
-            segment = _holding(known[piece.topic, piece.partition], piece.start)
+            segment = _segment_with(known[piece.topic, piece.partition], piece.start)
             if segment is None:
                 splits.append(Split(*piece))
                 continue
@@ -161,7 +161,7 @@ class FolderBackend:
         return splits
 
 
-def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
+def _cut_at_segments(each: Range, found: list[Segment]) -> Iterator[Range]:
     """Cuts a range where segments start and end, and splits those that are large."""
     at = each.start
     for segment in found:
@@ -178,7 +178,7 @@ def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
         yield each._replace(start=at)
 
 
-def _holding(found: list[Segment], offset: int) -> Segment | None:
+def _segment_with(found: list[Segment], offset: int) -> Segment | None:
     place = bisect_right(found, offset, key=lambda segment: segment.start) - 1
     return found[place] if place >= 0 and offset < found[place].end else None
 
@@ -187,13 +187,13 @@ def _holding(found: list[Segment], offset: int) -> Segment | None:
 
 
 def _topics(stream_folder: str) -> Iterator[tuple[dict[str, Any], str]]:
-    for folder in _numbered(f"{stream_folder}/{TOPICS}"):
+    for folder in _numbered_folders(f"{stream_folder}/{TOPICS}"):
         document = _document(f"{folder}/{TOPIC_FILE}")
         if document is not None:
             yield document, folder
 
 
-def _numbered(folder: str) -> list[str]:
+def _numbered_folders(folder: str) -> list[str]:
     """Returns the subfolders that have a number as their name."""
     try:
         with os.scandir(folder) as items:

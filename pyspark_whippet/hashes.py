@@ -33,21 +33,21 @@ def plain_xxh32(octets: bytes) -> int:
         for position in range(0, lanes_end, 4):
             lane = position // 4 % 4
             word = int.from_bytes(octets[position : position + 4], "little")
-            lanes[lane] = _rotated((lanes[lane] + word * _P2) & _U32, 13) * _P1 & _U32
-        found = sum(_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _U32
+            lanes[lane] = _rotate((lanes[lane] + word * _P2) & _U32, 13) * _P1 & _U32
+        found = sum(_rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _U32
     else:
         found = _P5
     found = (found + size) & _U32
     words_end = size - size % 4
     for position in range(lanes_end, words_end, 4):
         word = int.from_bytes(octets[position : position + 4], "little")
-        found = _rotated((found + word * _P3) & _U32, 17) * _P4 & _U32
+        found = _rotate((found + word * _P3) & _U32, 17) * _P4 & _U32
     for octet in octets[words_end:]:
-        found = _rotated((found + octet * _P5) & _U32, 11) * _P1 & _U32
+        found = _rotate((found + octet * _P5) & _U32, 11) * _P1 & _U32
     found = (found ^ found >> 15) * _P2 & _U32
     found = (found ^ found >> 13) * _P3 & _U32
     return found ^ found >> 16
 
 
-def _rotated(number: int, bits: int) -> int:
+def _rotate(number: int, bits: int) -> int:
     return (number << bits | number >> 32 - bits) & _U32

@@ -55,13 +55,13 @@ class DerivedIds:
         self._seen: set[bytes] = set()
         self._repeated: dict[bytes, int] = {}
 
-    def of(
+    def for_rows(
         self, payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
     ) -> Array:
         """(n, 16) bytes, big-endian."""
         contents: Sequence[bytes] = payloads
         if headers is not None or keys is not None:
-            contents = _whole_rows(payloads, headers, keys)
+            contents = _row_contents(payloads, headers, keys)
         begun = self._first.copy
         found: list[bytes] = []
         add = found.append
@@ -73,10 +73,10 @@ class DerivedIds:
         if len(fresh) == len(found) and self._seen.isdisjoint(fresh):
             self._seen |= fresh
         else:
-            found = [self._distinct(identity, contents[i]) for i, identity in enumerate(found)]
+            found = [self._id_of_repeated_row(identity, contents[i]) for i, identity in enumerate(found)]
         return _to_array(found)
 
-    def _distinct(self, identity: bytes, content: bytes) -> bytes:
+    def _id_of_repeated_row(self, identity: bytes, content: bytes) -> bytes:
         if identity not in self._seen:
             self._seen.add(identity)
             return identity
@@ -84,7 +84,7 @@ class DerivedIds:
         return blake2b(self._scope + _COUNT.pack(count) + content, digest_size=ID_BYTES).digest()
 
 
-def _whole_rows(
+def _row_contents(
     payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
 ) -> list[bytes]:
     contents = []

@@ -98,7 +98,7 @@ DEFAULT_URL = "http://127.0.0.1:3000"
 def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Settings:
     """Decodes the options that Spark passes, or raises OptionError."""
     found: dict[str, Any] = {}
-    _check_place({key.lower(): text for key, text in given.items()})
+    _check_sparks_options({key.lower(): text for key, text in given.items()})
     for key, text in given.items():
         shown = _SHOWN.get(key.lower())
         if shown is not None:
@@ -117,7 +117,7 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
     return Settings(access=access, names=names, starting=starting, ending=ending, checkpoint=checkpoint, **fields)
 
 
-def _check_place(given: Mapping[str, str]) -> None:
+def _check_sparks_options(given: Mapping[str, str]) -> None:
     """Spark adds options of its own for arguments of `load`, `save` and CREATE TABLE."""
     if "provider" in given:
         raise OptionError(
@@ -199,7 +199,7 @@ def _avro_schema(text: str) -> str:
 
 def check_source(settings: Settings) -> None:
     """Checks what only matters when reading."""
-    _refuse(settings, SINK, "writing, and this reads")
+    _refuse_options(settings, SINK, "writing, and this reads")
     ways: list[str] = [name for name in ("subscribe", "subscribePattern", "assign") if name in settings.names]
     if {"stream", "topic"} & settings.names:
         if not settings.topic:
@@ -223,13 +223,13 @@ def check_source(settings: Settings) -> None:
 
 def check_sink(settings: Settings) -> None:
     """Checks what only matters when writing."""
-    _refuse(settings, SOURCE, "reading, and this writes")
+    _refuse_options(settings, SOURCE, "reading, and this writes")
     if settings.topic is not None and settings.stream is None:
         _parse("subscribe", settings.topic)
     if settings.create_topic and settings.topic is None:
         raise OptionError("option 'createTopic' needs .option('topic', 'stream/topic'): the topic to create")
 
 
-def _refuse(settings: Settings, table: Mapping[str, Option], why: str) -> None:
+def _refuse_options(settings: Settings, table: Mapping[str, Option], why: str) -> None:
     for name in sorted(settings.names & table.keys()):
         raise OptionError(f"option '{name}' is for {why}; leave it out")

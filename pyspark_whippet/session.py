@@ -107,7 +107,7 @@ class Session:
                         self._token, logged_in = None, True
                         self._send(pending)
                         continue
-                elif self._lost():
+                elif self._drop_connection():
                     # The connection was idle for too long, or the gateway was restarted: there is no reason to wait.
                     self._send(pending)
                     continue
@@ -203,7 +203,7 @@ class Session:
             context.verify_mode = ssl.CERT_NONE
         return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
 
-    def _lost(self) -> bool:
+    def _drop_connection(self) -> bool:
         """Drops the connection and returns whether it had ever answered. If not, the next address is tried next."""
         was_used = self._was_used
         self.close()

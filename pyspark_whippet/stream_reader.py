@@ -75,17 +75,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        self._store(start)
+        self._store_offsets(start)
         if self._first is not None and not self._is_begun:
             self._is_begun = True
             return start
-        end = self._held(start, self._ends() if self._target is None else self._target)
+        end = self._not_below(start, self._ends() if self._target is None else self._target)
         self._refuse_lost(start, end)
         if isinstance(limit, ReadMaxRows):
             end = offsets.limited(start, end, limit.max_rows)
         return canonical(end)
 
-    def _held(self, start: Offsets, end: Offsets) -> Offsets:
+    def _not_below(self, start: Offsets, end: Offsets) -> Offsets:
         """Returns the ends, but not lower than what was read and still exists."""
         held = {topic: dict(partitions) for topic, partitions in end.items()}
         for topic, partitions in start.items():
@@ -120,13 +120,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
         # When the first batch is replayed, Spark calls this before it asks for the latest offset.
         self._is_begun = True
-        found = [self._whole(each, start) for each in offsets.ranges(start, end)]
+        found = [self._checked_range(each, start) for each in offsets.ranges(start, end)]
         found = [each for each in found if each.start < each.end]
         return list(self._backend.plan_splits(found, self._settings))
 
-    def _whole(self, each: Range, start: Offsets) -> Range:
+    def _checked_range(self, each: Range, start: Offsets) -> Range:
         if str(each.partition) not in start.get(each.topic, {}):
-            return self._since_added(each)
+            return self._range_since_added(each)
         if each.start <= each.end:
             return each
         if self._first is not None and canonical(start) == self._first:
@@ -144,7 +144,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return each._replace(start=self._beginning(each))
 
-    def _since_added(self, each: Range) -> Range:
+    def _range_since_added(self, each: Range) -> Range:
         """Returns all messages since the partition was added to the topic. What it has already lost, nobody has
         read."""
         begins = self._beginning(each)
@@ -170,7 +170,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offsets) -> None:
         """Nothing to do: see rule 3 of the module."""
 
-    def _store(self, done: Offsets) -> None:
+    def _store_offsets(self, done: Offsets) -> None:
         """Stores the query's progress for `consumerName`, so that the gateway can report its lag. Never fails the
         query."""
         name = self._settings.consumer_name

@@ -67,7 +67,7 @@ def target(session: Session, topic: str) -> Target:
         raise OptionError(f"topic {topic!r} does not exist; create it, or use .option('createTopic', <partitions>)")
     if not found["partitions"]:
         raise OptionError(f"topic {topic!r} has no partitions")
-    takes = hashes.xxh3 is not None and topics.tells_offsets(found)
+    takes = hashes.xxh3 is not None and topics.reports_bounds(found)
     return Target(topic, len(found["partitions"]), takes, window_of(found))
 
 
@@ -100,14 +100,14 @@ class TaskWriter:
     def write(self, record_batches: Iterable[Any]) -> SendTotals:
         for batch in record_batches:
             if batch.num_rows:
-                self._take(batch)
+                self._add(batch)
         for (topic, partition), found in self._gathered.items():
             self._send_all(self._targets[topic], partition, found, whole=True)
         for lane in list(self._in_flight):
             self._finish(lane)
         return self.sent
 
-    def _take(self, batch: Any) -> None:
+    def _add(self, batch: Any) -> None:
         headers, keys = rows.headers(batch), rows.keys(batch)
         values = rows.values(batch)
         found = Rows(values, np.zeros((len(values), 16), dtype=np.uint8), headers)
@@ -135,7 +135,7 @@ class TaskWriter:
         if settings.id_columns:
             columns = [batch.column(name).to_pylist() for name in settings.id_columns]
             return ids.from_columns(settings.id_namespace or "", columns)
-        return self._derived.of(batch_encoder.split_payloads(found.bounds, found.octets), found.headers, keys)
+        return self._derived.for_rows(batch_encoder.split_payloads(found.bounds, found.octets), found.headers, keys)
 
     # -------------------------------------------------------------------------------------------------------- routing
 
@@ -199,14 +199,14 @@ class TaskWriter:
     def _send_all(self, target: Target, partition: int | None, found: Rows, *, whole: bool) -> Rows:
         """Sends full requests, and with `whole` also the last one. Returns the rest."""
         while len(found):
-            count, is_full = self._fitting(target, found)
+            count, is_full = self._count_that_fits(target, found)
             if not is_full and not whole:
                 break
             self._send(target, partition, found.part(0, count))
             found = found.part(count, len(found))
         return found
 
-    def _fitting(self, target: Target, found: Rows) -> tuple[int, bool]:
+    def _count_that_fits(self, target: Target, found: Rows) -> tuple[int, bool]:
         """Returns how many rows fit into a request, at least one, and whether they fill it."""
         settings = self._settings
         sizes = batch_encoder.frame_sizes(found.bounds, found.headers)

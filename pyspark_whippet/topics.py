@@ -81,7 +81,7 @@ def bounds_in(found: dict[str, Any]) -> dict[int, PartitionBounds]:
     return {int(partition["id"]): _partition_bounds(partition) for partition in partitions}
 
 
-def tells_offsets(found: dict[str, Any]) -> bool:
+def reports_bounds(found: dict[str, Any]) -> bool:
     """Whether these details come from Whippet, which accepts batches over HTTP."""
     return all("next_offset" in partition for partition in found["partitions"])
 

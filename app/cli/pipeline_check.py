@@ -45,7 +45,7 @@ def _columns(pipeline: Pipeline, remote: str | None) -> str:
     from whippet.pipelines import check_report, spark_session, transform_chain, user_text  # noqa: PLC0415
 
     print("starting Spark to analyse the transforms ...", file=sys.stderr, flush=True)
-    is_own = not spark_session.is_there()
+    is_own = not spark_session.has_session()
     with tempfile.TemporaryDirectory() as folder:
         session = spark_session.start("whippet pipeline check", pipeline.spark, Path(folder), remote)
         try:

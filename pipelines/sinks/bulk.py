@@ -272,7 +272,7 @@ def _heads(target: Target, batch: Any, texts: Any, derived: ids.DerivedIds | Non
         return [json.dumps({target.action: {"_index": target.index}}).encode() + b"\n"] * len(texts)
     given = batch.column("id").to_pylist()
     if len(texts) and given[0] is None:
-        made = derived.of([text.encode() for text in texts.to_pylist()], None, None)
+        made = derived.for_rows([text.encode() for text in texts.to_pylist()], None, None)
         given = [row.tobytes() for row in made]
     pairs = ({"_index": target.index, "_id": each.hex()} for each in given)
     return [json.dumps({target.action: pair}).encode() + b"\n" for pair in pairs]

@@ -96,7 +96,7 @@ class DeltaSink:
         )
         has_checks = table is not None and bool(delta_constraints.checks_of(table))
         if not self._append(delta, batch, taken.rows, wanted, place, may_fail=has_checks):
-            with lake_tables.as_sink_errors(place), delta_constraints.trial(table) as fails:
+            with lake_tables.as_sink_errors(place), delta_constraints.violations(table) as fails:
                 taken = lake_tables.acceptable_rows(
                     batch,
                     self.include_metadata,

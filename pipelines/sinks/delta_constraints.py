@@ -36,7 +36,7 @@ def is_about_rows(error: Exception) -> bool:
 
 
 @contextmanager
-def trial(table: DeltaTable) -> Iterator[RefusalCheck]:
+def violations(table: DeltaTable) -> Iterator[RefusalCheck]:
     from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415 -- an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 

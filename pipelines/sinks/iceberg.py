@@ -153,10 +153,10 @@ class IcebergSink:
                 transaction.append(rows, snapshot_properties={PIPELINE: batch.pipeline, mark: str(batch.number)})
                 transaction.set_properties({mark: str(batch.number)})
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
-            self._keep_up(table, place)
+            self._maintain(table, place)
         return refused
 
-    def _keep_up(self, table: Table, place: str) -> None:
+    def _maintain(self, table: Table, place: str) -> None:
         from whippet.pipelines.sinks import iceberg_maintenance  # noqa: PLC0415 -- an extra
 
         try:

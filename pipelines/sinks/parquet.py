@@ -50,17 +50,17 @@ class ParquetSink:
     def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         try:
             Path(self.path).mkdir(parents=True, exist_ok=True)
-            self._aside.mkdir(exist_ok=True)
+            self._work_folder.mkdir(exist_ok=True)
         except OSError as error:
             raise FileError(f"{place}: key 'path': {error.filename}: {error.strerror}") from None
 
     def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
-        record, moves = self._aside / f"{batch.writer}.done", self._aside / f"{batch.writer}.moves"
+        record, moves = self._work_folder / f"{batch.writer}.done", self._work_folder / f"{batch.writer}.moves"
         done = int(record.read_text()) if record.exists() else -1
         if batch.number <= done:
             return None
-        self._take_back(moves, done)
-        staged = self._aside / f"{batch.writer}.batch"
+        self._remove_incomplete(moves, done)
+        staged = self._work_folder / f"{batch.writer}.batch"
         # By default Spark writes times in a form that other readers take for local times. The session is that of the
         # query.
         batch.frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -88,7 +88,7 @@ class ParquetSink:
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)
 
-    def _take_back(self, moves: Path, done: int) -> None:
+    def _remove_incomplete(self, moves: Path, done: int) -> None:
         """Removes the files of a batch that was not completed."""
         recorded = json.loads(moves.read_text()) if moves.exists() else None
         if recorded is not None and recorded["batch"] > done:
@@ -96,7 +96,7 @@ class ParquetSink:
                 Path(self.path, name).unlink(missing_ok=True)
 
     @property
-    def _aside(self) -> Path:
+    def _work_folder(self) -> Path:
         """Next to the folder, not inside: readers take every file in the folder for data."""
         folder = Path(self.path)
         return folder.with_name(f".{folder.name}.whippet")

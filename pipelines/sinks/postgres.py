@@ -56,7 +56,7 @@ LOST = "the server crashed and lost rows of a batch that was not committed yet"
 PAYLOADS = {"json": "jsonb", "text": "text", "bytea": "bytea"}
 
 
-class Lost(Exception):
+class StagingLost(Exception):
     """Staging tables are unlogged, for speed; PostgreSQL empties such tables when it recovers from a crash."""
 
 
@@ -128,7 +128,7 @@ class PostgresSink:
         for _ in range(self.max_retries + 1):
             try:
                 return self._write(batch, place)
-            except Lost as error:
+            except StagingLost as error:
                 _log.warning("%s: table %s: %s; writing the batch again", place, self.target_table, error)
         raise SinkError(f"{place}: table {self.target_table}: {LOST}")
 
@@ -152,7 +152,7 @@ class PostgresSink:
                 return None
         rows = self._frame(refused_rows.with_originals(batch.frame), refused_rows.ORIGINALS).toArrow()
         refused: DataFrame | None = self._run(
-            place, lambda connection: self._sort_out(connection, batch, staging, rows)
+            place, lambda connection: self._write_acceptable_rows(connection, batch, staging, rows)
         )
         return refused
 
@@ -176,7 +176,7 @@ class PostgresSink:
                 payload = payload.cast("binary")
             metadata = metadata_columns(frame) if self.include_metadata else []
             frame = rows.select(payload.alias(PAYLOAD), *map(quoted, [*metadata, *also]))
-        return frame.select(*(quoted(name) if name in also else _writable(frame, name) for name in frame.columns))
+        return frame.select(*(quoted(name) if name in also else _csv_value(frame, name) for name in frame.columns))
 
     # ------------------------------------------------------------------------------------------------ the statements
 
@@ -213,14 +213,14 @@ class PostgresSink:
         count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
         if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
             # This rolls back the marker, too.
-            raise Lost(LOST)
-        target, wanted = self._target_name(), postgres_bad_rows.listed(columns)
+            raise StagingLost(LOST)
+        target, wanted = self._target_name(), postgres_bad_rows.column_list(columns)
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
         connection.execute(move.format(target, wanted, wanted, name, attempt), [attempts])
         connection.execute(sql.SQL("drop table {}").format(name))
         batch.refused_rows.record_none()
 
-    def _sort_out(
+    def _write_acceptable_rows(
         self, connection: psycopg.Connection[Any], batch: Batch, staging: str, rows: pa.Table
     ) -> DataFrame | None:
         if not self._mark(connection, batch):
@@ -252,7 +252,7 @@ class PostgresSink:
         return self._retries.run(f"{place}: table {self.target_table}", once)
 
 
-def _writable(frame: DataFrame, name: str) -> Column:
+def _csv_value(frame: DataFrame, name: str) -> Column:
     """Formats a value for CSV: nested values as JSON, bytes as the hexadecimal digits of bytea."""
     kind = frame.schema[name].dataType
     if is_nested(kind):

@@ -30,7 +30,7 @@ class Table(NamedTuple):
     """The column of the staging table that numbers the rows."""
 
 
-def listed(columns: Iterable[str]) -> Any:
+def column_list(columns: Iterable[str]) -> Any:
     return postgres_client.sql().SQL(", ").join(map(postgres_client.identifier, columns))
 
 
@@ -38,7 +38,11 @@ def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, on
     """Inserts rows in the open transaction. Returns the places of those that were refused, with the reasons; with
     `only_first`, at most one."""
     sql = postgres_client.sql()
-    staging, number, columns = sql.Identifier(table.staging), sql.Identifier(table.number), listed(rows.schema.names)
+    staging, number, columns = (
+        sql.Identifier(table.staging),
+        sql.Identifier(table.number),
+        column_list(rows.schema.names),
+    )
     numbered = rows.append_column(table.number, pa.array(range(rows.num_rows), pa.int64()))
     move = sql.SQL("insert into {} ({}) select {} from {} where {} >= %s and {} < %s order by {}").format(
         table.target, columns, columns, staging, number, number, number
@@ -53,14 +57,14 @@ def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, on
     # A deferred constraint would fail at the commit, without naming the row.
     connection.execute("set constraints all immediate")
     connection.execute(sql.SQL("truncate {}").format(staging))
-    refused = _tried(connection, rows.num_rows, copy, only_first)
+    refused = _try_rows(connection, rows.num_rows, copy, only_first)
     if only_first and refused:
         return refused
     connection.execute(sql.SQL("create index on {} ({})").format(staging, number))
-    return refused | _tried(connection, rows.num_rows, to_target, only_first)
+    return refused | _try_rows(connection, rows.num_rows, to_target, only_first)
 
 
-def _tried(
+def _try_rows(
     connection: psycopg.Connection[Any], count: int, act: Callable[[int, int], None], only_first: bool
 ) -> dict[int, str]:
     early = set[int]()

@@ -112,7 +112,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str | None], limit: ReadLimit) -> dict[str, str | None]:  # noqa: N802
         def look(connection: psycopg.Connection[Any]) -> str | None:
             end = self._end(connection, start["through"], self._most)
-            return end if end is not None and self._settled(connection) else None
+            return end if end is not None and self._writers_have_ended(connection) else None
 
         found = None if self._is_over else self._run(look)
         return start if found is None else {"through": found}
@@ -144,7 +144,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 conditions.append(sql.SQL("{} " + sign + " {}").format(column, value))
         return sql.SQL(" and ").join(conditions)
 
-    def _settled(self, connection: psycopg.Connection[Any]) -> bool:
+    def _writers_have_ended(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether all transactions that are writing to the table now have ended within a few seconds."""
         named = {"table": _quoted(connection, self._table)}
         waiting, deadline = set(connection.execute(WRITERS, named).fetchall()), time.monotonic() + WAIT_S
@@ -183,7 +183,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             convert_options=options,
         )
         columns = [
-            _octets(column) if pa.types.is_binary(field.type) else column
+            _from_hex(column) if pa.types.is_binary(field.type) else column
             for field, column in zip(schema, found.columns, strict=True)
         ]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
@@ -220,6 +220,6 @@ def _parsed_as(kind: Any) -> Any:
     return pa.string() if pa.types.is_binary(kind) else kind
 
 
-def _octets(digits: Any) -> Any:
+def _from_hex(digits: Any) -> Any:
     """Decodes hexadecimal digits."""
     return pa.array([None if each is None else bytes.fromhex(each) for each in digits.to_pylist()], pa.binary())

@@ -26,20 +26,20 @@ def _date_time(_: str, context: BatchContext) -> Column:
 
 
 def _uuid_v4(name: str, context: BatchContext) -> Column:
-    return _shaped(_digits(name, context), "4")
+    return _as_uuid(_digits(name, context), "4")
 
 
 def _uuid_v7(name: str, context: BatchContext) -> Column:
     """48 bits of time, followed by the hash."""
     time = F.lpad(F.lower(F.hex(F.unix_millis(context.now))), 12, "0")
-    return _shaped(F.concat(time, F.substring(_digits(name, context), 1, 20)), "7")
+    return _as_uuid(F.concat(time, F.substring(_digits(name, context), 1, 20)), "7")
 
 
 def _digits(name: str, context: BatchContext) -> Column:
     return F.md5(F.concat_ws("|", F.lit(name), context.unique))
 
 
-def _shaped(digits: Column, version: str) -> Column:
+def _as_uuid(digits: Column, version: str) -> Column:
     """Formats 32 hexadecimal digits as a UUID of this version."""
     variant = F.translate(F.substring(digits, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab")
     return F.concat(

@@ -130,7 +130,7 @@ def test_a_folder_without_such_files_is_reported_in_one_sentence(job: Job, lake:
     with pytest.raises(FileError, match=r"there is no Parquet file in .* yet .* set 'fields'"):
         job(files(folder, "parquet", "") + table)
     (folder / "a.csv").write_text("ident,name,at\n1,x,\n")
-    with pytest.raises(FileError, match=r"^\[source\]: key 'path': '.*a.csv' is a file; a folder is needed"):
+    with pytest.raises(FileError, match=r"^\[source\]: key 'path': '.*a.csv' is a file; a folder or a pattern"):
         job(files(folder / "a.csv", "csv") + table)
     with pytest.raises(SparkError, match="CSV header does not conform to the schema"):
         job(files(folder, "csv") + table)

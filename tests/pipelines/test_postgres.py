@@ -263,7 +263,7 @@ def test_a_refused_row_that_is_accepted_on_the_replay_is_no_dead_letter(
     keep = RefusedRows.record
     for place, end in ((RefusedRows, lambda *given: ends(keep(*given))), (BadRecords, ends)):
         with monkeypatch.context() as patched:
-            patched.setattr(place, "keep" if place is RefusedRows else "settle", end)
+            patched.setattr(place, "record" if place is RefusedRows else "send_dead_letters", end)
             with pytest.raises(RuntimeError, match="the process ended here"):
                 job(text)
         database.run("alter table orders alter name type text")

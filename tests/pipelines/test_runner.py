@@ -31,7 +31,7 @@ def test_two_processes_never_share_a_state(job: Job) -> None:
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     with (
-        state.held(job.state, "random"),
+        state.locked(job.state, "random"),
         pytest.raises(FileError, match=f"this pipeline is already running as process {os.getpid()}; use another key"),
     ):
         job(RANDOM + STDOUT)

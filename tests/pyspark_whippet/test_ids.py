@@ -15,7 +15,7 @@ A, B = b"a", b"b"
 
 
 def derived(*values: bytes, scope: bytes = b"s" * 16) -> list[bytes]:
-    return [each.tobytes() for each in ids.DerivedIds(scope).of(values, None, None)]
+    return [each.tobytes() for each in ids.DerivedIds(scope).for_rows(values, None, None)]
 
 
 def test_ids_do_not_depend_on_the_order_of_rows() -> None:
@@ -36,7 +36,7 @@ def test_ids_match_the_documentation() -> None:
 def test_headers_and_keys_count_for_the_id_of_a_row() -> None:
     maker = ids.DerivedIds(b"s" * 16)
     rows = [(b"", None), (b"h", None), (b"", b"h"), (b"k", b"h"), (b"h", b"k")]
-    found = maker.of([A] * 5, [block for block, _ in rows], [key for _, key in rows])
+    found = maker.for_rows([A] * 5, [block for block, _ in rows], [key for _, key in rows])
     assert len({each.tobytes() for each in found}) == 5
     assert found[0].tobytes() == derived(A)[0]
 

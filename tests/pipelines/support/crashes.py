@@ -29,6 +29,6 @@ def run_up_to(crash: str, job: Job, text: str, monkeypatch: pytest.MonkeyPatch) 
         if crash == "before the commit":
             patched.setattr(RefusedRows, "record", lambda *given: ends(keep(*given)))
         else:
-            patched.setattr(BadRecords, "settle", ends)
+            patched.setattr(BadRecords, "send_dead_letters", ends)
         with pytest.raises(RuntimeError, match="the process ended here"):
             job(text)
