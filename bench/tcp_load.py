@@ -125,7 +125,7 @@ def connect(place: Place, scratch: memoryview) -> tuple[socket.socket, Wire]:
     if place.token:
         body_bytes = read_response(link, wire, scratch)
         head, body = scratch[: wire.head_bytes], scratch[wire.head_bytes : wire.head_bytes + body_bytes]
-        wire.answer(login, head, body)
+        wire.decode_response(login, head, body)
     else:
         read_response(link, wire, scratch)
     return link, wire
@@ -225,7 +225,7 @@ class Requester(asyncio.BufferedProtocol):
     def _log_in(self, head: memoryview, body: memoryview) -> None:
         """The response to a login arrives in one piece; that of the yardstick is empty."""
         if body:
-            self._wire.answer(self._login, head, body)
+            self._wire.decode_response(self._login, head, body)
 
     def _on_answer(self) -> None:
         if not self.ready.done():

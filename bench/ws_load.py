@@ -130,7 +130,7 @@ class Link:
         found, _ = self.answer()
         if place.token:
             head = self._wire.head_bytes
-            self._wire.answer(login, memoryview(found)[:head], memoryview(found)[head:])
+            self._wire.decode_response(login, memoryview(found)[:head], memoryview(found)[head:])
 
     def close(self) -> None:
         self._link.close()

@@ -103,7 +103,7 @@ class EndedTokens:
     def __len__(self) -> int:
         return sum(map(len, self._of_user.values()))
 
-    # ---------------------------------------------------------------------------------------------------------- pieces
+    # ------------------------------------------------------------------------------------------------------- internals
 
     def _put(self, entry: Entry) -> None:
         of_user = self._of_user.setdefault((entry.end, entry.mark), {})

@@ -178,7 +178,7 @@ def _scopes(before: Permissions, after: Permissions) -> Iterator[tuple[int, int]
             yield stream_id, topic_id
 
 
-# --------------------------------------------------------------------------------------------------------- forgetting
+# ------------------------------------------------------------------------------------------------------------ removal
 
 
 def without_stream(permissions: Permissions, stream_id: int) -> Permissions:

@@ -58,7 +58,7 @@ class PersonalTokens:
         for token in _read(store.tokens):
             self._put(token)
 
-    # ---------------------------------------------------------------------------------------------------- logging in
+    # --------------------------------------------------------------------------------------------------------- login
 
     def owner(self, text: str, users: Users) -> User:
         """Returns the token's user. Errors never contain the token."""
@@ -155,7 +155,7 @@ class PersonalTokens:
         if expired:
             _log.info("removed %d expired personal access tokens", len(expired))
 
-    # ---------------------------------------------------------------------------------------------------------- pieces
+    # ------------------------------------------------------------------------------------------------------- internals
 
     def _has_expired(self, token: Token) -> bool:
         return token.expires_at != NEVER and token.expires_at <= self._clock()

@@ -220,7 +220,7 @@ class Users:
     def close(self) -> None:
         self._passwords.close()
 
-    # -------------------------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------------------------- look-up
 
     @property
     def root(self) -> User:
@@ -272,7 +272,7 @@ class Users:
     def __len__(self) -> int:
         return len(self._directory)
 
-    # --------------------------------------------------------------------------------------------------- logging in
+    # -------------------------------------------------------------------------------------------------------- login
 
     async def log_in(self, username: str, password: str, peer: str) -> User:
         """Returns the user with this name and password; `peer` is the address of the connection.
@@ -298,7 +298,7 @@ class Users:
 
         return await self._throttle.attempt(peer, username, check)
 
-    # ------------------------------------------------------------------------------------------------------- changing
+    # -------------------------------------------------------------------------------------------------------- changes
 
     async def create(
         self,
@@ -419,7 +419,7 @@ class Users:
                 if user.permissions is not None and (left := without(user.permissions)) is not user.permissions:
                     await self._change(user, msgspec.structs.replace(user.document, permissions=left))
 
-    # ---------------------------------------------------------------------------------------------------------- pieces
+    # ------------------------------------------------------------------------------------------------------- internals
 
     def _document(
         self, user_id: int, username: str, status: UserStatus, permissions: Permissions | None, password_hash: str

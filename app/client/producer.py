@@ -56,32 +56,32 @@ class SendsFailed(Exception):
 class Delivery:
     """Awaiting it returns when the messages were accepted and raises when they were not, any number of times."""
 
-    __slots__ = ("_answer", "awaited")
+    __slots__ = ("_outcome", "awaited")
 
-    def __init__(self, answer: asyncio.Future[None]) -> None:
-        self._answer = answer
+    def __init__(self, outcome: asyncio.Future[None]) -> None:
+        self._outcome = outcome
         self.awaited = False
 
     def __await__(self) -> Generator[Any, None, None]:
         self.awaited = True
-        return asyncio.shield(self._answer).__await__()
+        return asyncio.shield(self._outcome).__await__()
 
     @property
     def done(self) -> bool:
-        return self._answer.done()
+        return self._outcome.done()
 
 
 class _Batch:
     """Messages with one destination and one delivery."""
 
-    __slots__ = ("answer", "delivery", "messages", "partitioning", "size", "timer")
+    __slots__ = ("delivery", "messages", "outcome", "partitioning", "size", "timer")
 
     def __init__(self, partitioning: Partitioning, messages: Contents, size: int) -> None:
         self.partitioning = partitioning
         self.messages = messages
         self.size = size
-        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.delivery = Delivery(self.answer)
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.delivery = Delivery(self.outcome)
         self.timer: asyncio.Handle | None = None
 
 
@@ -173,7 +173,7 @@ class Producer:
         received."""
         for to in list(self._open):
             self._close(to)
-        waiting = [batch.answer for batch, _ in self._in_flight] + [batch.answer for batch in self._queue]
+        waiting = [batch.outcome for batch, _ in self._in_flight] + [batch.outcome for batch in self._queue]
         if waiting:
             await asyncio.wait(waiting)
         failures, self._failures = self._failures, []
@@ -197,7 +197,7 @@ class Producer:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------------------------------------------------ room
+    # ---------------------------------------------------------------------------------------------------- backpressure
 
     def _has_room(self, size: int) -> bool:
         """A message that is larger than the buffers is accepted when they are empty."""
@@ -252,22 +252,22 @@ class Producer:
         self._queue.append(batch)
         self._dispatch()
 
-    # ---------------------------------------------------------------------------------------------- sent and answered
+    # ----------------------------------------------------------------------------------------- requests and responses
 
     def _dispatch(self) -> None:
         """Sends what may be sent now; the task that waits for responses calls it again for the rest."""
         while self._queue and self._may_send():
             batch = self._queue.popleft()
             try:
-                answer = self._client.send_messages(
+                response = self._client.send_messages(
                     self._stream, self._topic, as_batch(batch.messages), batch.partitioning
                 )
             except Exception as error:  # noqa: BLE001 -- these cannot be encoded: the sender gets the error
                 self._settle(batch, error)
             else:
-                self._in_flight.append((batch, answer))
+                self._in_flight.append((batch, response))
         if self._receiving is None and (self._in_flight or self._queue):
-            self._receiving = self._loop.create_task(self._answer(), name="responses to a producer")
+            self._receiving = self._loop.create_task(self._receive_responses(), name="responses to a producer")
 
     def _may_send(self) -> bool:
         if len(self._in_flight) >= self._in_flight_max:
@@ -277,15 +277,15 @@ class Producer:
             return False
         return self._client.is_connected or not self._client.comes_back
 
-    async def _answer(self) -> None:
+    async def _receive_responses(self) -> None:
         """Runs while any batch has no response."""
         try:
             while self._in_flight or self._queue:
                 if not self._in_flight:
                     await self._connected()
                     continue
-                batch, answer = self._in_flight[0]
-                error = await _outcome(answer)
+                batch, response = self._in_flight[0]
+                error = await _outcome(response)
                 if isinstance(error, Disconnected) and self._resend and self._client.comes_back:
                     await self._requeue()
                     continue
@@ -309,18 +309,18 @@ class Producer:
     async def _requeue(self) -> None:
         """The connection is lost: batches without a response are sent again before anything else."""
         pending, self._in_flight = self._in_flight, deque()
-        for _, answer in pending:
-            await _outcome(answer)
+        for _, response in pending:
+            await _outcome(response)
         self._queue.extendleft(batch for batch, _ in reversed(pending))
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         self.buffered_bytes -= batch.size
         if error is None:
-            batch.answer.set_result(None)
+            batch.outcome.set_result(None)
         else:
-            batch.answer.set_exception(error)
+            batch.outcome.set_exception(error)
             # Marks the exception as retrieved: otherwise the loop reports a future that nobody awaits.
-            batch.answer.exception()
+            batch.outcome.exception()
             failure = FailedSend(batch.partitioning, batch.messages, error)
             if self._on_failure is None:
                 self._failures.append((batch.delivery, failure))
@@ -339,9 +339,9 @@ def _closed() -> CommandError:
     return CommandError(Code.INVALID_COMMAND, "the producer is closed")
 
 
-async def _outcome(answer: asyncio.Future[Any]) -> Exception | None:
+async def _outcome(response: asyncio.Future[Any]) -> Exception | None:
     try:
-        await answer
+        await response
     except CommandError as error:
         return error
     return None

@@ -78,7 +78,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._transport.close()
         await asyncio.shield(self._closed)
 
-    # ----------------------------------------------------------------------------------------------- from the transport
+    # --------------------------------------------------------------------------------------- callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -154,7 +154,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if future.done():
             return
         try:
-            future.set_result(self._wire.answer(asked, head, body))
+            future.set_result(self._wire.decode_response(asked, head, body))
         except CommandError as refused:
             future.set_exception(refused)
 

@@ -49,8 +49,8 @@ class Prepared(NamedTuple):
 
 
 class Wire(Protocol):
-    """The protocol on one connection. Requests are framed in the order in which they are sent, and `answer` gets the
-    responses in the order in which they arrive."""
+    """The protocol on one connection. Requests are framed in the order in which they are sent, and `decode_response`
+    gets the responses in the order in which they arrive."""
 
     head_bytes: int
 
@@ -66,7 +66,7 @@ class Wire(Protocol):
     def is_success(self, head: memoryview) -> bool:
         """Returns False if the head shows a refusal."""
 
-    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
+    def decode_response(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
         """Decodes a response, as a copy; raises a refusal."""
 
     def unsolicited(self, head: memoryview) -> str:
@@ -117,7 +117,7 @@ class ClassicWire:
     def is_success(self, head: memoryview) -> bool:
         return frames.response_header(head).status == frames.OK
 
-    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
+    def decode_response(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
         status, _ = frames.response_header(head)
         if status != frames.OK:
             raise refusal(status)
@@ -174,7 +174,7 @@ class ModernWire:
         reply = modern_frames.reply_of(head)
         return reply.kind == modern_frames.REPLY and not reply.status
 
-    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
+    def decode_response(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
         reply = modern_frames.reply_of(head)
         if reply.kind == modern_frames.EVICTION:
             raise CommandError(_code_of(reply.reason))

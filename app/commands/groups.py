@@ -126,7 +126,7 @@ def find_group(topic: Topic, group: requests.Identifier) -> Group:
     return found
 
 
-# ------------------------------------------------------------------------------------------ what happens around a group
+# ------------------------------------------------------------------------------------------------ events around a group
 
 
 def leave_all(gateway: Gateway, session: Session) -> None:

@@ -147,7 +147,7 @@ async def after_poll(
     return True
 
 
-# ------------------------------------------------------------------------------------------------------------ the rules
+# ---------------------------------------------------------------------------------------------------------------- rules
 
 
 def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer: Key) -> Group | None:

@@ -40,7 +40,7 @@ class ConsumerKind(enum.IntEnum):
     CONSUMER = 1
     GROUP = 2
     EXTERNAL_GROUP = 3
-    """Offsets that a program outside, such as a Kafka bridge, stores under the name of a consumer group. It cannot poll,
+    """Offsets that an external program, such as a Kafka bridge, stores under the name of a group. It cannot poll,
     nobody needs to be a member, and any offset may be stored."""
 
 

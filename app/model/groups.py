@@ -99,7 +99,7 @@ class Group:
     def name(self) -> str:
         return self.document.name
 
-    # ---------------------------------------------------------------------------------------------- who is in the group
+    # ------------------------------------------------------------------------------------------------------- membership
 
     @property
     def members(self) -> list[Member]:

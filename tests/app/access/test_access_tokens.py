@@ -32,7 +32,7 @@ from whippet.app.config.listeners import HttpJwt, TrustedIssuer
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 
-# ------------------------------------------------------------------------------------------------- taking tokens apart
+# ------------------------------------------------------------------------------------------------------------- parsing
 
 
 def part(octets: bytes) -> str:
@@ -53,7 +53,7 @@ def _json(value: Any) -> bytes:
     return value if isinstance(value, bytes) else json.dumps(value).encode()
 
 
-# ------------------------------------------------------------------------------------------------- giving
+# ------------------------------------------------------------------------------------------------ issuing
 
 
 async def test_a_token_contains_what_clients_read(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ async def test_an_unusable_folder_prevents_the_start(tmp_path: Path) -> None:
             await made.reopened()
 
 
-# ------------------------------------------------------------------------------------------------- others' tokens
+# ------------------------------------------------------------------------------------------------ trusted issuers
 
 ELSEWHERE = "https://issuer.example"
 

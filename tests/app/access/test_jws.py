@@ -21,7 +21,7 @@ def number(value: int) -> str:
     return jws.encoded(value.to_bytes((value.bit_length() + 7) // 8, "big")).decode()
 
 
-# --------------------------------------------------------------------------------------------------------- taking apart
+# -------------------------------------------------------------------------------------------------------------- parsing
 
 
 @pytest.mark.parametrize("octets", [bytes(range(200, 200 + size)) for size in range(10)])

@@ -115,7 +115,7 @@ def test_every_right_that_a_command_needs_is_in_the_table() -> None:
     assert {command.right for command in COMMANDS if command.right is not None} == known
 
 
-# ---------------------------------------------------------------------------------------------------------- forgetting
+# ------------------------------------------------------------------------------------------------------------- removal
 
 
 @given(st.sets(st.sampled_from(FLAGS)))
@@ -146,7 +146,7 @@ def test_permissions_are_the_same_after_encoding_and_decoding(flags: set[str]) -
     assert msgspec.json.decode(msgspec.json.encode(permissions), type=Permissions) == permissions
 
 
-# ------------------------------------------------------------------------------------------------------ what is beyond
+# ----------------------------------------------------------------------------------------------------- rights not held
 
 
 NOTHING = Permissions()

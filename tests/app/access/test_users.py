@@ -298,7 +298,7 @@ async def test_active_users_are_found_by_number(tmp_path: Path) -> None:
         assert users.active(alice.id) is None
 
 
-# ---------------------------------------------------------------------------------------------------------- forgetting
+# --------------------------------------------------------------------------------------------------- removal of rights
 
 
 async def test_a_new_stream_or_topic_inherits_no_rights_of_its_number(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ async def test_the_repr_of_a_user_contains_no_secret(tmp_path: Path) -> None:
         assert repr(root) == "<user 0 'root'>"
 
 
-# ---------------------------------------------------------------------------------------------------------- logging in
+# --------------------------------------------------------------------------------------------------------------- login
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from whippet.app.errors import Code
 from whippet.storage.errors import WriteFailed
 from whippet.storage.offsets import Kind
 
-# ----------------------------------------------------------------------------------------------------- made and deleted
+# ------------------------------------------------------------------------------------------------ creation and deletion
 
 
 async def test_a_new_group_is_empty_and_counts_the_partitions_of_its_topic(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_after_a_restart_a_group_has_no_members_and_keeps_its_offsets(tmp_
         assert (await made.root.execute(requests.CreateConsumerGroup("s", "t", "second"))).info.id == 1
 
 
-# ------------------------------------------------------------------------------------------------------ joined and left
+# ----------------------------------------------------------------------------------------------------------- membership
 
 
 async def test_one_two_and_three_members_share_three_partitions(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_session_that_ends_leaves_all_groups(tmp_path: Path) -> None:
         groups.leave_all(made.gateway, anne.session)
 
 
-# --------------------------------------------------------------------------------------------------------- handing over
+# ------------------------------------------------------------------------------------------------------------- handover
 
 
 async def test_a_new_member_reads_after_the_commit_of_the_previous_owner(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ async def test_after_the_timeout_a_new_member_gets_uncommitted_messages(tmp_path
         assert await refusal(anne.store(9, 2)) == Code.NOT_RESOLVED_CONSUMER
 
 
-# -------------------------------------------------------------------------------------------- what becomes of the topic
+# ------------------------------------------------------------------------------------------------- changes of the topic
 
 
 async def test_groups_adapt_to_the_number_of_partitions(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ async def test_a_manager_who_lost_the_right_while_waiting_changes_nothing(tmp_pa
         assert users.find("carol") is None
 
 
-# ------------------------------------------------------------------------------------------------- the end of sessions
+# ----------------------------------------------------------------------------------------------------- ending sessions
 
 
 async def test_a_new_password_ends_all_sessions_and_tokens_only_on_request(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ async def test_unlisted_sessions_end_as_well(tmp_path: Path) -> None:
         assert await refusal(alice.execute(requests.GetMe())) == Code.UNAUTHENTICATED
 
 
-# ------------------------------------------------------------------------------------------------- who changes whom
+# ---------------------------------------------------------------------------------------------- changes by managers
 
 
 async def test_only_root_changes_root(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def limits(info: responses.TopicInfo) -> tuple[int, int, int]:
     return info.compression_algorithm, info.message_expiry, info.max_topic_size
 
 
-# ------------------------------------------------------------------------------------------------------------- creating
+# ------------------------------------------------------------------------------------------------------------- creation
 
 
 async def test_chosen_options_apply_are_described_and_survive_a_restart(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_reserved_disk_space_is_limited_for_added_partitions_too(tmp_path:
         assert len((await root.execute(requests.GetTopic("s", "t"))).partitions) == 64
 
 
-# ------------------------------------------------------------------------------------------------------------- changing
+# -------------------------------------------------------------------------------------------------------------- changes
 
 
 async def test_renaming_a_topic_changes_nothing_else_with_0_and_without_fields(
@@ -261,7 +261,7 @@ async def test_fixed_options_cannot_be_changed(tmp_path: Path) -> None:
         assert (await root.execute(requests.GetTopic("s", "t"))).info == before
 
 
-# --------------------------------------------------------------------------------------------- describing, other scopes
+# ---------------------------------------------------------------------------------------- descriptions and other scopes
 
 
 async def test_options_are_described_to_every_logged_in_user(tmp_path: Path) -> None:

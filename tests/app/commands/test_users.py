@@ -143,7 +143,7 @@ async def test_of_two_concurrent_password_changes_one_is_refused(tmp_path: Path)
         assert await made.person().log_in("alice", f"number {outcomes.index(None)}") == 1
 
 
-# ---------------------------------------------------------------------------------------------- deleted and inactive
+# ------------------------------------------------------------------------------------------- deletion and inactivity
 
 
 async def test_deleting_a_user_ends_their_sessions_and_tokens(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_new_member_has_the_highest_number() -> None:
     assert world.group.members[0].id == 0
 
 
-# --------------------------------------------------------------------------------------------------------- handing over
+# ------------------------------------------------------------------------------------------------------------- handover
 
 
 def test_a_polled_partition_moves_only_after_the_commit() -> None:

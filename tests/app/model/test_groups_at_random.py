@@ -64,7 +64,7 @@ class Members(RuleBasedStateMachine):
             assert list(member.offered) == member.partitions == list(range(len(self.ends)))[place :: len(members)]
         self.forget_what_has_moved()
 
-    # ------------------------------------------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------------------------------------------- events
 
     @rule(client=CLIENTS)
     def join(self, client: int) -> None:
@@ -198,7 +198,7 @@ class Members(RuleBasedStateMachine):
         assert all(self.now - since < TIMEOUT for partition, since in self.promised.items() if partition not in moved)
         self.forget_what_has_moved()
 
-    # ------------------------------------------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------------------------------------------------- invariants
 
     @invariant()
     def every_partition_has_one_owner_and_only_he_reads_it(self) -> None:

@@ -220,7 +220,7 @@ async def test_two_connections_of_one_client_share_a_cache() -> None:
     assert find(register(caches, 12), 9, 1, 11) == "128 1 11"
 
 
-# -------------------------------------------------------------------------------------------------------------- bounds
+# -------------------------------------------------------------------------------------------------------------- limits
 
 
 async def test_a_cache_expires_some_time_after_the_last_connection() -> None:

@@ -218,7 +218,7 @@ def test_only_some_options_can_be_changed(key: str) -> None:
         assert f"{', '.join(CAN_CHANGE)} can change" in str(error)
 
 
-# ------------------------------------------------------------------------------------------------------- what holds
+# ---------------------------------------------------------------------------------------- defaults and descriptions
 
 
 def defaults(system: System | None = None, **store: object) -> TopicDefaults:
