@@ -1,7 +1,8 @@
-"""What the gateway does without a request: retention, eviction of silent clients, expiry of tokens and sessions,
-overdue reassignment of partitions, reports. Once after the start it reads message ids back, for deduplication.
+"""The chores of the gateway: what it does at intervals, without a request.
 
-Each chore is a task that sleeps for its interval. An error in one round is logged, and the next round runs anyway.
+They apply retention, evict silent clients, remove expired tokens and sessions, reassign overdue partitions, and log
+reports. Once after the start, message ids are read back for deduplication. Each chore is a task that sleeps for its
+interval. An error in one round is logged, and the next round runs anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Quotas for what holds a place for long: waiting polls, tails, subscriptions. One limit is for all users together, one
-for each user.
+"""Quotas for what holds a place for long: waiting polls, tails, subscriptions.
 
-Without the second limit, one user could take all places.
+One limit is for all users together, one for each user. Without the second one, one user could take all places.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The stages of the server from start to stop: what /health/ready reports, even while nothing else is served yet, and
-problems that do not prevent serving.
+"""The stages of the server from start to stop, and problems that do not prevent serving.
 
-app/server.py sets the stage; the HTTP listener reads it.
+/health/ready reports them, even while nothing else is served yet. app/server.py sets the stage; the HTTP listener reads
+it.
 """
 
 from __future__ import annotations

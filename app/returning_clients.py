@@ -1,5 +1,4 @@
-"""runtime/returning_clients.json: clients that were recognised by their first requests, and send others when they
-return.
+"""runtime/returning_clients.json: clients that were recognised by their first requests.
 
 The login of a client may not tell its version (transports/wire/classic/dialect.py). What the client does right after
 its first connection then tells; its later connections do not show that again. So its address and its name are

@@ -1,11 +1,10 @@
-"""Shared feeds: what tails and subscriptions read, each piece of it read and encoded once for all readers at the same
-position.
+"""Shared feeds: messages are read and encoded once for all readers at the same position.
 
-A reader has a cursor, the next offset of each partition that it follows, and asks for the next piece until it has read
-everything. Then it follows: it is handed the pieces that arrive, with one call each and without a task to wake. A round
-begins when something was appended, and makes one piece for all followers. Rounds are spaced a few times as far apart as
-handing a piece to all readers takes, so that many readers cost a share of the event loop and not all of it; a single
-reader has no pause.
+Tails and subscriptions are the readers. A reader has a cursor, the next offset of each partition that it follows, and
+asks for the next piece until it has read everything. Then it follows: it is handed the pieces that arrive, with one
+call each and without a task to wake. A round begins when something was appended, and makes one piece for all followers.
+Rounds are spaced a few times as far apart as handing a piece to all readers takes, so that many readers cost a share of
+the event loop and not all of it; a single reader has no pause.
 
 A slow reader stops following, costs nothing here, and later reads on from its position. However many readers there are,
 they share the event loop with everything else: in one iteration of the loop all feeds together hand out a limited

@@ -1,8 +1,7 @@
-"""Encodes payloads as a batch without an object for each: the same as `storage.batch.build`, with numpy, for many at
-once.
+"""Encodes many payloads as a batch with numpy, without an object for each.
 
-Each message gets a random id, so that it is unique. A few payloads are encoded in a plain loop, because numpy costs
-some 30 us.
+The result is that of `storage.batch.build`. Each message gets a random id, so that it is unique. A few payloads are
+encoded in a plain loop, because numpy costs some 30 us.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Sending to a topic with deduplication: messages whose id the partition has received lately are left out; the others
-keep their order and get consecutive offsets. A batch of duplicates only is a success too.
+"""Sends to topics with deduplication.
+
+Messages whose id the partition has received lately are dropped; the others keep their order and get consecutive
+offsets. A batch of duplicates only is a success too.
 
 Each topic may choose whether to deduplicate, and within which bounds; `system.message_deduplication` has the defaults.
 The ids are in memory, and are read back from the log after a start, or when a topic begins to deduplicate.

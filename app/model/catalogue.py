@@ -1,7 +1,6 @@
-"""The catalogue in memory: streams, topics and groups, by number and by name. Pure state; the store keeps the
-documents.
+"""The catalogue in memory: streams, topics and groups, by number and by name.
 
-Numbers are assigned from 0; the one freed last is reused first.
+Pure state; the store keeps the documents. Numbers are assigned from 0; the one freed last is reused first.
 """
 
 from __future__ import annotations

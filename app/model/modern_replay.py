@@ -1,8 +1,8 @@
-"""The recent requests of 0.9 clients by session and number, with their responses: a request that is repeated because
-its response was lost with a connection gets the same response, and is not executed again.
+"""Cached responses to the recent requests of 0.9 clients, by session and number.
 
-The cache of a client outlives its connection for a while, so that it can come back under the same name. Pure state, for
-the event loop only; it does not survive a restart.
+A request that is repeated because its response was lost with a connection gets the same response, and is not executed
+again. The cache of a client outlives its connection for a while, so that it can come back under the same name. Pure
+state, for the event loop only; it does not survive a restart.
 """
 
 from __future__ import annotations

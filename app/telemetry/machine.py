@@ -1,7 +1,7 @@
-"""CPU, memory and disk figures of this process and this machine, from /proc on Linux. That is memory and no disk, so
-the event loop may read it.
+"""CPU, memory and disk figures of this process and this machine, from /proc on Linux.
 
-Where a file is missing, on another system or in a restricted container, the figures are 0.
+That is memory and no disk, so the event loop may read it. Where a file is missing, on another system or in a restricted
+container, the figures are 0.
 """
 
 from __future__ import annotations

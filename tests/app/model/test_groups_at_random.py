@@ -1,7 +1,7 @@
-"""Invariants of a group whose members join, leave, read, commit and die in any order, while partitions are added and
-deleted.
+"""Invariants of a group whose members join, leave, read, commit and die in any order.
 
-Every client has at most one request in progress, as a connection has; a read ends later, or never.
+Partitions are added and deleted meanwhile. Every client has at most one request in progress, as a connection has; a
+read ends later, or never.
 """
 
 from __future__ import annotations
