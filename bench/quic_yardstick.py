@@ -107,9 +107,9 @@ async def _serve(path: str, datagram_bytes: str, answer_bytes: str, writer: str)
         # As large as the server's: losses for lack of buffer space say nothing about the library.
         link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
     print(link.getsockname()[1], flush=True)
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    await told.wait()
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+    await terminated.wait()
 
 
 if __name__ == "__main__":

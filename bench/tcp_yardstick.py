@@ -116,9 +116,9 @@ async def _serve(path: str, *mode: str) -> None:
     file = Sender(path, int(mode[1]), int(mode[2])) if mode[:1] == ("send",) else File(path, mode == ("sync",))
     server = await loop.create_server(lambda: Receiver(file), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    told = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, told.set)
-    await told.wait()
+    terminated = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    await terminated.wait()
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ async def _serve(path: str, answer_bytes: str) -> None:
 
     async with serve(receive, "127.0.0.1", 0, compression=None, max_size=None) as server:
         print(next(iter(server.sockets)).getsockname()[1], flush=True)
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-        await told.wait()
+        terminated = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+        await terminated.wait()
 
 
 if __name__ == "__main__":

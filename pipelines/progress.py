@@ -26,13 +26,13 @@ class Progress:
     def begin(self) -> None:
         self._at = time.monotonic()
 
-    def line(self, status: RunStatus, behind: int | None) -> str:
+    def line(self, status: RunStatus, lag: int | None) -> str:
         now = time.monotonic()
         rate = (status.rows - self._rows) / max(now - self._at, 0.001)
         self._rows, self._at = status.rows, now
         parts = [pluralize(status.rows, status.noun), f"{rate:,.0f} {status.noun}s/s"]
-        if behind is not None:
-            parts.append(f"{behind:,} behind")
+        if lag is not None:
+            parts.append(f"{lag:,} behind")
         if status.last_batch >= 0:
             parts.append(f"batch {status.last_batch} took {status.last_batch_s:.1f} s")
         if status.bad_records:
@@ -42,20 +42,20 @@ class Progress:
         return f"{time.strftime('%H:%M:%S')} {self.key}: {', '.join(parts)}"
 
 
-def behind(progress: Any) -> int | None:
+def total_lag(progress: Any) -> int | None:
     """Returns the lag of all topics together from Spark's report of a batch, or None if no source is a topic."""
     if progress is None:
         return None
-    found = [_behind(source) for source in json.loads(progress.json).get("sources", ())]
+    found = [_lag(source) for source in json.loads(progress.json).get("sources", ())]
     known = [each for each in found if each is not None]
     return sum(known) if known else None
 
 
-def _behind(source: dict[str, Any]) -> int | None:
+def _lag(source: dict[str, Any]) -> int | None:
     ends = [_offsets(source.get(name)) for name in ("endOffset", "latestOffset")]
     if ends[0] is None or ends[1] is None:
         return None
-    return sum(offsets.behind(ends[0], ends[1]))
+    return sum(offsets.lags(ends[0], ends[1]))
 
 
 def _offsets(value: Any) -> Any:

@@ -26,7 +26,7 @@ from whippet.pipelines import bad_records, check_report, run_control, spark_sess
 from whippet.pipelines.batch_processor import BatchProcessor, RunStatus, StopRequested
 from whippet.pipelines.errors import SparkError
 from whippet.pipelines.pipeline_file import APPEND, Pipeline
-from whippet.pipelines.progress import Progress, behind
+from whippet.pipelines.progress import Progress, total_lag
 from whippet.pipelines.run_control import RunnerControl
 from whippet.pipelines.spark_session import LOG
 from whippet.pipelines.transform_chain import Analysis
@@ -127,7 +127,7 @@ def _wait(
             time.sleep(control.poll_s)
         if time.monotonic() >= report_at:
             control.update(status)
-            report(progress.line(status, behind(query.lastProgress)))
+            report(progress.line(status, total_lag(query.lastProgress)))
             report_at = time.monotonic() + progress_s
 
 

@@ -74,15 +74,15 @@ class LagListener(StreamingQueryListener):
 
 def lag_of(progress: dict[str, Any]) -> Lag | None:
     """Reads the lag from a progress report as JSON. Returns None if no source is `whippet`."""
-    behind: list[int] = []
+    lags: list[int] = []
     rows = 0
     for source in progress.get("sources", ()):
         position, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         if position is not None and latest is not None:
-            behind += offsets.behind(position, latest)
+            lags += offsets.lags(position, latest)
             # The total for the query is missing under Connect.
             rows += source.get("numInputRows", 0)
-    if not behind:
+    if not lags:
         return None
     return Lag(
         query=progress.get("name") or progress.get("id") or "",
@@ -90,9 +90,9 @@ def lag_of(progress: dict[str, Any]) -> Lag | None:
         numInputRows=rows,
         processedRowsPerSecond=progress.get("processedRowsPerSecond") or 0.0,
         triggerExecutionMs=(progress.get("durationMs") or {}).get("triggerExecution", 0),
-        minOffsetsBehindLatest=min(behind),
-        maxOffsetsBehindLatest=max(behind),
-        avgOffsetsBehindLatest=sum(behind) / len(behind),
+        minOffsetsBehindLatest=min(lags),
+        maxOffsetsBehindLatest=max(lags),
+        avgOffsetsBehindLatest=sum(lags) / len(lags),
     )
 
 

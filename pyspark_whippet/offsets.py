@@ -86,7 +86,7 @@ def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     return nearer
 
 
-def behind(position: Offsets, latest: Offsets) -> list[int]:
+def lags(position: Offsets, latest: Offsets) -> list[int]:
     """Returns the lag of each partition, in messages."""
     return [
         max(0, end - position.get(topic, {}).get(number, 0))

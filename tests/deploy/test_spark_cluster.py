@@ -63,12 +63,12 @@ class Cluster(NamedTuple):
             timeout=DEADLINE_S,
             check=False,
         )
-        assert done.returncode == 0, told(done.stdout + done.stderr)
+        assert done.returncode == 0, without_java_output(done.stdout + done.stderr)
         assert PASSWORD not in done.stdout + done.stderr
         return done.stdout
 
 
-def told(output: str) -> str:
+def without_java_output(output: str) -> str:
     """Drops Java's own output."""
     lines = [line for line in output.splitlines() if not line.startswith("\tat ") and " INFO " not in line]
     return "\n".join(lines[:100])

@@ -403,7 +403,7 @@ def test_a_row_that_is_committed_late_is_not_skipped(database: Database, read_fr
     with late:
         waiting = "select count(*) from pg_stat_activity where query like '%pg_locks%' and pid <> pg_backend_pid()"
         while not database.rows(waiting)[0][0]:
-            assert ends.empty(), "it waits for whoever is writing"
+            assert ends.empty(), "it waits for open transactions"
     asking.join(DEADLINE_S)
     assert ends.get_nowait() == {"through": "2"}
     assert database.rows("select name from orders where id <= 2 order by id") == [("late",), ("early",)]

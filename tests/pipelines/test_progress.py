@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet
 from pyspark_whippet import errors as source_errors
 from whippet.pipelines import errors
 from whippet.pipelines.batch_processor import RunStatus
-from whippet.pipelines.progress import Progress, behind
+from whippet.pipelines.progress import Progress, total_lag
 from whippet.pipelines.secrets import mask
 from whippet.pipelines.user_text import as_pipeline_error, error_text
 
@@ -21,9 +21,9 @@ def test_the_lag_counts_all_partitions_of_all_topics() -> None:
     ends = [{"endOffset": {"s/a": {"0": 5, "1": 0}}, "latestOffset": {"s/a": {"0": 9, "1": 2}}}]
     files = [{"endOffset": '{"logOffset":0}', "latestOffset": "null"}]
     report = SimpleNamespace(json=json.dumps({"sources": ends + files}))
-    assert behind(report) == 6
-    assert behind(SimpleNamespace(json=json.dumps({"sources": files}))) is None
-    assert behind(None) is None
+    assert total_lag(report) == 6
+    assert total_lag(SimpleNamespace(json=json.dumps({"sources": files}))) is None
+    assert total_lag(None) is None
 
 
 def test_a_progress_line_has_the_rows_the_rate_and_the_last_error() -> None:

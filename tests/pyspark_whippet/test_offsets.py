@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pyspark_whippet.offsets import Range, behind, canonical, divide, limited, ranges
+from pyspark_whippet.offsets import Range, canonical, divide, lags, limited, ranges
 
 
 def test_equal_offsets_have_equal_text_in_any_order() -> None:
@@ -17,7 +17,7 @@ def test_equal_offsets_have_equal_text_in_any_order() -> None:
 def test_a_new_partition_starts_at_0_and_an_idle_one_has_no_range() -> None:
     start, end = {"s/t": {"0": 5, "1": 7}}, {"s/t": {"0": 9, "1": 7, "2": 3}, "s/new": {"0": 1}}
     assert ranges(start, end) == [Range("s/t", 0, 5, 9), Range("s/t", 2, 0, 3), Range("s/new", 0, 0, 1)]
-    assert behind(start, end) == [4, 0, 3, 1]
+    assert lags(start, end) == [4, 0, 3, 1]
 
 
 def test_a_limit_is_shared_in_proportion_and_no_partition_starves() -> None:

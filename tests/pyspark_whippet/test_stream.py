@@ -396,8 +396,8 @@ def test_the_listener_and_the_server_report_the_same_lag(
     topic = lake.topic(partitions=2)
     lake.send(topic, [str(n) for n in range(30)], 0)
     lake.send(topic, [str(n) for n in range(10)], 1)
-    told: queue.Queue[Lag] = queue.Queue()
-    listener = LagListener(told.put)
+    reported: queue.Queue[Lag] = queue.Queue()
+    listener = LagListener(reported.put)
     seen = Seen()
 
     def full_after_three(frame: DataFrame, number: int) -> None:
@@ -409,11 +409,11 @@ def test_the_listener_and_the_server_report_the_same_lag(
     try:
         with pytest.raises(Exception, match="the sink is full"):
             run(follow(topic, maxOffsetsPerTrigger=12, consumerName="lagging"), full_after_three)
-        found = [told.get(timeout=DEADLINE_S) for _ in range(3)]
+        found = [reported.get(timeout=DEADLINE_S) for _ in range(3)]
     finally:
         spark.streams.removeListener(listener)
-    behind = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
-    assert behind == [(10, 30, 20.0), (7, 21, 14.0), (4, 12, 8.0)]
+    listened = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
+    assert listened == [(10, 30, 20.0), (7, 21, 14.0), (4, 12, 8.0)]
     assert found[1].numInputRows == 12
     text = lake.http.get("/metrics").raise_for_status().text
     lags = re.findall(rf'whippet_consumer_lag{{consumer="lagging",.*stream="{topic.split("/")[0]}".*}} (\d+)', text)
