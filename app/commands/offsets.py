@@ -59,7 +59,7 @@ async def store_offset(
                 f"the group has committed beyond offset {request.offset}",
                 about=(request.consumer.id,),
             )
-    await partition.store_offset(*consumer, request.offset, name_of(request.consumer))
+    await partition.store_offset(*consumer, request.offset, metrics_name(request.consumer))
     if group is not None:
         group.record_commit(partition.place.partition, request.offset)
 
@@ -92,7 +92,7 @@ def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:
     return Kind.CONSUMER, consumer.id
 
 
-def name_of(consumer: requests.Consumer) -> str | None:
+def metrics_name(consumer: requests.Consumer) -> str | None:
     """Returns the name for the metrics. A name of digits only is omitted: it could be the number of another
     consumer."""
     is_named = consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit()
@@ -138,7 +138,7 @@ async def after_poll(
     stored = partition.offset_of(kind, identity)
     if stored is None or stored < last_offset:
         try:
-            await partition.store_offset(kind, identity, last_offset, name_of(request.consumer))
+            await partition.store_offset(kind, identity, last_offset, metrics_name(request.consumer))
         except InvalidOffset:
             return False
         stored = last_offset

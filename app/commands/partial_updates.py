@@ -58,26 +58,26 @@ COLUMNS: Mapping[OptionScope, tuple[OptionDescription, ...]] = {
 
 
 async def patch_stream(gateway: Gateway, session: Session, request: requests.PatchStream, target: Target) -> None:
-    named = _checked(request.options, request.reset, OptionScope.STREAM)
-    update = requests.UpdateStream(request.stream, _text(named[NAME]))
+    changes = _checked_options(request.options, request.reset, OptionScope.STREAM)
+    update = requests.UpdateStream(request.stream, _text(changes[NAME]))
     await streams.update_stream(gateway, session, update, target)
 
 
 async def patch_topic(gateway: Gateway, session: Session, request: requests.PatchTopic, target: Target) -> None:
-    named = _checked(request.options, request.reset, OptionScope.TOPIC)
-    name = _text(named.pop(NAME)) if NAME in named else target.topic.name
+    changes = _checked_options(request.options, request.reset, OptionScope.TOPIC)
+    name = _text(changes.pop(NAME)) if NAME in changes else target.topic.name
     update = requests.UpdateTopic(
-        request.stream, request.topic, name, options=tuple(named.values()), reset=request.reset
+        request.stream, request.topic, name, options=tuple(changes.values()), reset=request.reset
     )
     await topics.update_topic(gateway, session, update, target)
 
 
 async def patch_user(gateway: Gateway, session: Session, request: requests.PatchUser, target: Target) -> None:
-    named = _checked(request.options, request.reset, OptionScope.USER)
-    username = _text(named[USERNAME]) if USERNAME in named else None
+    changes = _checked_options(request.options, request.reset, OptionScope.USER)
+    username = _text(changes[USERNAME]) if USERNAME in changes else None
     status = None
-    if STATUS in named:
-        word = _text(named[STATUS])
+    if STATUS in changes:
+        word = _text(changes[STATUS])
         status = STATUSES.get(word)
         if status is None:
             raise CommandError(
@@ -92,7 +92,7 @@ async def patch_user(gateway: Gateway, session: Session, request: requests.Patch
     await users.update_user(gateway, session, requests.UpdateUser(request.user, username, status), target)
 
 
-def _checked(given: Collection[Option], reset: Collection[str], scope: OptionScope) -> dict[str, Option]:
+def _checked_options(given: Collection[Option], reset: Collection[str], scope: OptionScope) -> dict[str, Option]:
     """Returns the options by key, after checking that all of them can be changed or reset together."""
     options.check(tuple(given))
     if not given and not reset:

@@ -53,7 +53,7 @@ async def create_topic(
             f"stream {stream.name!r} has {len(stream.topics)} topics, as many as are allowed "
             f"(system.limits.topics_per_stream = {limit})",
         )
-    chosen = _chosen(request)
+    chosen = _chosen_options(request)
     defaults = gateway.topic_defaults
     compression = chosen.compression_algorithm or defaults.values["compression_algorithm"]
     document = TopicDocument(
@@ -84,7 +84,7 @@ async def update_topic(gateway: Gateway, session: Session, request: requests.Upd
     old_name = topic.name
     if request.name != old_name:
         _refuse_taken(stream, request.name)
-    document = _changed(topic.document, request, gateway.topic_defaults)
+    document = _updated(topic.document, request, gateway.topic_defaults)
     if document.max_topic_size != topic.document.max_topic_size:
         _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
@@ -138,7 +138,7 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
         )
 
 
-def _chosen(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:
+def _chosen_options(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:
     """Returns the values from the fields of a request and from its options. Fields have precedence."""
     chosen = topic_options.parse_options(request.options, changing=changing)
     fields: dict[str, Any] = {}
@@ -154,8 +154,8 @@ def _chosen(request: requests.CreateTopic | requests.UpdateTopic, *, changing: b
     return msgspec.structs.replace(chosen, **fields)
 
 
-def _changed(document: TopicDocument, request: requests.UpdateTopic, defaults: TopicDefaults) -> TopicDocument:
-    chosen = _chosen(request, changing=True)
+def _updated(document: TopicDocument, request: requests.UpdateTopic, defaults: TopicDefaults) -> TopicDocument:
+    chosen = _chosen_options(request, changing=True)
     compressed = document.compression_algorithm != UNCOMPRESSED
     if chosen.compression_algorithm is None and request.compression_algorithm == UNCOMPRESSED and compressed:
         chosen = msgspec.structs.replace(chosen, compression_algorithm=COMPRESSIONS[UNCOMPRESSED])
