@@ -137,7 +137,7 @@ class ModernConversation:
         if operation == REGISTER and (version := login_checks.protocol_version(body)) is not None:
             if not login_checks.is_supported(self._gateway, version):
                 return login_checks.refuse_version(self._gateway, self.session, header.client, version)
-            if generations.of(version).has_bound_sessions:
+            if generations.of(version).has_resumable_sessions:
                 return await self._try_successor(frame, to)
         if header.checksum != frames.NOBODY and int.from_bytes(header.checksum, "little") != _digest(body):
             raise CommandError(Code.INVALID_FORMAT, "the checksum of the body does not match")
@@ -158,7 +158,7 @@ class ModernConversation:
             return await self._execute(header, header.code, body, 0 if registered is None else registered.number, to)
         code = CODES.get(operation)
         if code is None:
-            raise CommandError(Code.INVALID_COMMAND, f"there is no operation {operation}")
+            raise CommandError(Code.INVALID_COMMAND, f"operation {operation} does not exist")
         if registered is None:
             if operation == LOGOUT:
                 return frames.reply(header, 0)
@@ -256,7 +256,7 @@ class ModernConversation:
             login_checks.oldest_of_generation(self._gateway, registration_request.protocol),
             MODERN_IGGY_VERSION,
         )
-        return frames.reply(header, number, frames.results(registration.encode_answer(answer)))
+        return frames.reply(header, number, frames.results(registration.encode_response(answer)))
 
     def _leave(self) -> None:
         """Ends the current session; its group memberships are not those of the next one."""

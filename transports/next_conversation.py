@@ -169,7 +169,7 @@ class NextConversation:
             return await self._read(header, body, to)
         code = CODES.get(header.operation)
         if code is None:
-            raise CommandError(Code.INVALID_COMMAND, f"there is no operation {header.operation}")
+            raise CommandError(Code.INVALID_COMMAND, f"operation {header.operation} does not exist")
         if self._bound is None:
             raise CommandError(Code.UNAUTHENTICATED)
         self._check(header)
@@ -337,7 +337,7 @@ class NextConversation:
         except CommandError as unreadable:
             _log.debug("%s: cannot decode a registration: %s", session.address, unreadable)
             raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
-        if not generations.of(registration_request.protocol).has_bound_sessions:
+        if not generations.of(registration_request.protocol).has_resumable_sessions:
             raise Evicted(Reason.MALFORMED_LOGIN)
         if self._bound is not None:
             # A client that logs in again gives up its session.
@@ -377,7 +377,7 @@ class NextConversation:
         if version is not None and not login_checks.is_supported(gateway, version):
             return login_checks.refuse_version(gateway, session, header.client, version)
         registration_request = registration.decode_binding(body)
-        if not generations.of(registration_request.protocol).has_bound_sessions:
+        if not generations.of(registration_request.protocol).has_resumable_sessions:
             raise Evicted(Reason.MALFORMED_LOGIN)
         bound = gateway.resumable_sessions.find(
             registration_request.client, registration_request.session, registration_request.secret_digest
@@ -411,7 +411,7 @@ class NextConversation:
     def _registered(self, bound: ResumableSession, user_id: int, protocol: int) -> list[Readable]:
         told = login_checks.oldest_of_generation(self._gateway, protocol)
         answer = modern_registration.Registered(user_id, bound.number, told, self._generation.iggy_version)
-        return modern_registration.encode_answer(answer)
+        return modern_registration.encode_response(answer)
 
     def _leave(self, bound: ResumableSession) -> None:
         """Ends the session, but not the connection."""

@@ -121,7 +121,7 @@ class ClassicWire:
         status, _ = frames.response_header(head)
         if status != frames.OK:
             raise refusal(status)
-        return _decode(prepared, lambda: responses.decode_answer(prepared.code, body, self._dialect))
+        return _decode(prepared, lambda: responses.decode_response(prepared.code, body, self._dialect))
 
     def unsolicited(self, head: memoryview) -> str:
         return f"the server refused the connection: error {frames.response_header(head).status}"
@@ -187,7 +187,7 @@ class ModernWire:
             if refused is not None:
                 raise refusal(refused)
         if prepared.operation == operations.REGISTER:
-            registered = _decode(prepared, lambda: registration.decode_answer(body))
+            registered = _decode(prepared, lambda: registration.decode_response(body))
             self._session = registered.session
             return LoggedIn(registered.user_id)
         return _decode(prepared, lambda: modern_responses.decode(prepared.code, body))

@@ -488,7 +488,7 @@ async def test_a_login_is_answered_with_a_session_that_grows(tmp_path: Path) -> 
         client, sessions = await stranger(world), []
         for _ in range(3):
             reply = await client.register()
-            answer = registration.decode_answer(memoryview(reply.content))
+            answer = registration.decode_response(memoryview(reply.content))
             assert answer == registration.Registered(0, client.session, SPOKEN, "0.9.0")
             assert reply.head[128:144] == bytes(16)
             assert reply.head[160:176] == CLIENT

@@ -66,7 +66,7 @@ async def connected(world: Served, own: bytes = CLIENT, **options: Any) -> Clien
     client.own = own
     body = registration.encode(SPOKEN, SECRET, AS_ROOT, "test", "1")
     await client.send(frame(REGISTER, body, client=own, stamp=7))
-    client.session = modern_registration.decode_answer(memoryview((await client.reply()).content)).session
+    client.session = modern_registration.decode_response(memoryview((await client.reply()).content)).session
     return client
 
 
@@ -175,7 +175,7 @@ async def test_a_late_answer_that_fits_no_response_over_quic_is_refused(
 
         body = registration.encode(SPOKEN, SECRET, AS_ROOT, "test", "1")
         registered = await ask(frame(REGISTER, body, client=CLIENT, stamp=7))
-        client.session = modern_registration.decode_answer(memoryview(registered.content)).session
+        client.session = modern_registration.decode_response(memoryview(registered.content)).session
         await ask(client.asked(commands.CreateStream("s")))
         await ask(client.asked(commands.CreateTopic("s", "t", 1)))
         route = await ask(client.asked(commands.GetPartitionRoute("s", "t", 0)))

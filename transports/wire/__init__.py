@@ -1,1 +1,1 @@
-"""The binary protocols as pure functions over bytes: no socket, no event loop, no clock. All transports drive it."""
+"""The binary protocols as pure functions over bytes: no sockets, no event loop, no clock. All transports use them."""

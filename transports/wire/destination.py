@@ -1,4 +1,4 @@
-"""How every send begins: where to, and how many messages follow.
+"""The beginning of every send: its destination, and the number of messages.
 
 length u32 of the four parts that follow | stream | topic | partitioning | count u32
 """
@@ -23,11 +23,11 @@ _U32 = struct.Struct("<I")
 _KNOWN_MAX = 1024
 _KNOWN_BYTES_MAX = 1024
 _known: dict[bytes, tuple[Identifier, Identifier, Partitioning]] = {}
-"""Stream, topic and partitioning as bytes, and what they say: producers send to the same few again and again."""
+"""Maps the bytes of stream, topic and partitioning to their values: producers send to the same few again and again."""
 
 
 def read(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int, int]:
-    """Stream, topic, partitioning, number of messages, and where what follows begins."""
+    """Returns stream, topic, partitioning, the number of messages, and the position after them."""
     if len(payload) < 4:
         raise CommandError(Code.INVALID_NUMBER_ENCODING, "the length of the destination is cut off")
     position: int = 4 + _U32.unpack_from(payload)[0]
@@ -47,7 +47,7 @@ def read(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int
     if left < 4:
         raise CommandError(Code.INVALID_NUMBER_ENCODING, "the number of messages is cut off")
     if left > 4:
-        raise CommandError(Code.INVALID_COMMAND, f"{left - 4} bytes of the destination belong to nothing")
+        raise CommandError(Code.INVALID_COMMAND, f"{left - 4} bytes of the destination are unexpected")
     if octets and to.kind is not PartitioningKind.MESSAGES_KEY:
         if len(_known) >= _KNOWN_MAX:
             _known.clear()

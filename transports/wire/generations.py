@@ -1,7 +1,7 @@
-"""Which versions of the binary protocol are spoken here, and with which tables. The classic protocol has no versions.
+"""The supported versions of the binary protocol, and the tables of each. The classic protocol has no versions.
 
-A client says its version when it logs in, and has the same tables from then on, on each of its connections. To speak
-another version is to add a row: see "Another generation of the wire" in ARCHITECTURE.md.
+A client names its version when it logs in, and is served with the same tables from then on. To support another version
+is to add a row: see "Another generation of the wire" in ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from whippet.transports.wire.next import responses as next_responses
 
 class Generation(NamedTuple):
     oldest: int
-    """Spoken from this version on, until the next generation begins."""
+    """The first version of the generation, which ends where the next one begins."""
     iggy_version: str
-    """What clients are told as the version of the server."""
+    """The version of the server that clients are told."""
     decode: Callable[[int, memoryview], Request]
-    """A request, of its code and its body."""
+    """Decodes a request from its code and its body."""
     encode: Callable[[int, Any], list[Readable]]
-    """The body of the answer to a code."""
-    has_bound_sessions: bool
-    """A session outlives its connection, and has many requests under way at once."""
+    """Encodes the body of the response to a code."""
+    has_resumable_sessions: bool
+    """A session outlives its connection, and may have many requests in flight."""
 
 
-OF_0_11 = Generation(0, MODERN_IGGY_VERSION, modern_requests.decode, modern_responses.encode, has_bound_sessions=False)
+OF_0_11 = Generation(
+    0, MODERN_IGGY_VERSION, modern_requests.decode, modern_responses.encode, has_resumable_sessions=False
+)
 OF_0_12_0 = Generation(
     packed(0, 12, 0),
     MODERN_IGGY_VERSION,
     next_requests.decode,
     next_responses.OF_0_12_0.encode,
-    has_bound_sessions=True,
+    has_resumable_sessions=True,
 )
 OF_0_12_2 = OF_0_12_0._replace(oldest=packed(0, 12, 2), encode=next_responses.OF_0_12_2.encode)
 GENERATIONS = (OF_0_11, OF_0_12_0, OF_0_12_2)
-"""The oldest first. What is newer than the newest version that is known speaks the last one, if it is let in."""
+"""The oldest first. A version newer than the newest that is known uses the last row, if it is admitted."""
 
 
 def of(version: int) -> Generation:
@@ -51,5 +53,5 @@ def of(version: int) -> Generation:
 
 
 def text(version: int) -> str:
-    """A version as people write it."""
+    """Returns a version as people write it."""
     return f"{version >> 20}.{version >> 10 & 1023}.{version & 1023}"

@@ -1,6 +1,6 @@
-"""The permissions of a user as bytes: ten flags, then streams, and inside them topics, as chains of "another follows".
+"""The permissions of a user as bytes: ten flags, then streams, and topics inside them, as chains of "another follows".
 
-The Node SDK leaves out the flags that end a chain, so one that is missing where the bytes end counts as 0.
+The Node SDK leaves out the flags that end a chain, so a flag that is missing at the end of the bytes counts as 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from whippet.app.errors import Code, CommandError
 from whippet.transports.wire.primitives import Part, Reader, pack, u32
 
 BYTES_MAX = 1 << 20
-"""Taking them apart is work in which nobody else is served. These are the permissions for some 100,000 topics."""
+"""Decoding blocks the event loop. These are the permissions for some 100,000 topics."""
 
 _EVERYWHERE = struct.Struct("<10?")
 _STREAM = struct.Struct("<I6?")
@@ -104,7 +104,7 @@ def _write_sized(permissions: Permissions | None) -> bytes:
 
 
 PERMISSIONS = Part(_read_sized, _write_sized)
-"""A flag, and if it is 1, the permissions behind their length."""
+"""A flag; if it is 1, the length of the permissions and the permissions follow."""
 
 
 def _read_of_user(reader: Reader) -> Permissions | None:
@@ -119,4 +119,4 @@ def _write_of_user(permissions: Permissions | None) -> bytes:
 
 
 PERMISSIONS_OF_USER = Part(_read_of_user, _write_of_user)
-"""The same at the end of a user's record, where nothing is four zero bytes."""
+"""The same at the end of a user's record, where four zero bytes stand for none."""

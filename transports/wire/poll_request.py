@@ -1,8 +1,8 @@
-"""The body of a poll, which begins with what one consumer asks for again and again.
+"""The body of a poll, whose beginning a consumer repeats again and again.
 
 consumer | stream | topic | partition || strategy u8, value u64 | count u32 | auto-commit u8
 
-Reading the first four parts takes longer than all the rest, so what they say is remembered by their bytes. They are
+Decoding the first four parts takes longer than all the rest, so their values are remembered by their bytes. They are
 the same in all wire protocols.
 """
 
@@ -54,7 +54,7 @@ def read(reader: Reader) -> PollMessages:
         again = Reader(body)
         request = _read_plain(again)
         if again.at_end:
-            # Otherwise bytes that belong to nothing are behind the poll, and its end is somewhere else.
+            # Otherwise unknown bytes follow the poll, and its end is somewhere else.
             _remember(octets, request)
         return request
     strategy = Strategy(kind, value if kind in VALUED_STRATEGIES else 0)

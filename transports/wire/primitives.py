@@ -1,8 +1,8 @@
-"""The small parts that requests and responses are made of: read from a payload, and written.
+"""The small parts that requests and responses consist of: how each is read from a payload, and written.
 
-A part is read by a function of a Reader and written by a function that gives bytes. Whatever is wrong with the bytes of
-a client is a CommandError with the number that the protocol gives it; no count or length is believed before the bytes
-that it speaks of are known to be there.
+A part is read by a function of a Reader and written by a function that returns bytes. Invalid bytes of a client raise a
+CommandError with the number that the protocol specifies; no count or length is trusted before its bytes are known to be
+there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NO_PARTITION = bytes(5)
 
 
 class Reader:
-    """Reads a payload from its start, part by part, and never beyond its end."""
+    """Reads a payload part by part, and never beyond its end."""
 
     __slots__ = ("_at", "_end", "_octets")
 
@@ -105,7 +105,7 @@ class Reader:
         return self.u8() != 0
 
     def sized(self) -> memoryview:
-        """What follows a length of 32 bits."""
+        """Returns the bytes after a length of 32 bits."""
         size = self.u32()
         if size > self._end - self._at:
             raise CommandError(
@@ -201,7 +201,7 @@ def read_identifier(reader: Reader) -> Identifier:
             raise CommandError(Code.INVALID_FORMAT, f"a numeric identifier has 4 bytes, this one {length}")
         return reader.u32()
     if kind != NAMED:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no identifier of kind {kind}")
+        raise CommandError(Code.INVALID_COMMAND, f"the kind {kind} of an identifier is unknown")
     if not length:
         raise CommandError(Code.INVALID_FORMAT, "the name of an identifier must not be empty")
     return text(reader.take(length))
@@ -220,7 +220,7 @@ def _reads_consumer(kinds: Iterable[ConsumerKind]) -> Callable[[Reader], Consume
         number = reader.u8()
         kind = known.get(number)
         if kind is None:
-            raise CommandError(Code.INVALID_COMMAND, f"there is no consumer of kind {number}")
+            raise CommandError(Code.INVALID_COMMAND, f"the kind {number} of a consumer is unknown")
         return Consumer(kind, read_identifier(reader))
 
     return read
@@ -236,7 +236,7 @@ def consumer(value: Consumer) -> bytes:
 
 
 def read_partition(reader: Reader) -> int | None:
-    """Only a flag of 1 says that there is a number."""
+    """There is a number only if the flag is 1."""
     present, number = reader.unpack(_PARTITION)
     return number if present == 1 else None
 
@@ -256,7 +256,7 @@ def read_partitioning(reader: Reader) -> Partitioning:
         return _BALANCED
     if kind == 3 and length:
         return Partitioning(PartitioningKind.MESSAGES_KEY, key=bytes(reader.take(length)))
-    raise CommandError(Code.INVALID_COMMAND, f"there is no partitioning of kind {kind} with {length} bytes")
+    raise CommandError(Code.INVALID_COMMAND, f"a partitioning of kind {kind} with {length} bytes is invalid")
 
 
 def partitioning(value: Partitioning) -> bytes:
@@ -279,7 +279,7 @@ def read_strategy(reader: Reader) -> Strategy:
     number, value = reader.unpack(_STRATEGY)
     kind = STRATEGIES.get(number)
     if kind is None:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no polling strategy of kind {number}")
+        raise CommandError(Code.INVALID_COMMAND, f"the kind {number} of a polling strategy is unknown")
     return Strategy(kind, value if kind in VALUED_STRATEGIES else 0)
 
 
@@ -290,14 +290,14 @@ def strategy(value: Strategy) -> bytes:
 def read_status(reader: Reader) -> UserStatus:
     status = reader.u8()
     if status not in (1, 2):
-        raise CommandError(Code.INVALID_COMMAND, f"there is no user status {status}")
+        raise CommandError(Code.INVALID_COMMAND, f"the user status {status} is unknown")
     return UserStatus(status)
 
 
 def read_compression(reader: Reader) -> int:
     algorithm = reader.u8()
     if algorithm not in (1, 2):
-        raise CommandError(Code.INVALID_COMMAND, f"there is no compression algorithm {algorithm}")
+        raise CommandError(Code.INVALID_COMMAND, f"the compression algorithm {algorithm} is unknown")
     return algorithm
 
 
@@ -305,7 +305,7 @@ def read_compression(reader: Reader) -> int:
 
 
 class Part(NamedTuple):
-    """How one part of a payload is read and written: the layouts of requests and answers are made of these."""
+    """How one part of a payload is read and written; the layouts of requests and responses consist of these."""
 
     read: Callable[[Reader], Any]
     write: Callable[[Any], Readable]
@@ -330,7 +330,7 @@ COMPRESSION = Part(read_compression, u8)
 
 
 def optional(part: Part) -> Part:
-    """A part behind a flag that says whether it is there."""
+    """A part after a flag that tells whether it is present."""
 
     def read(reader: Reader) -> Any:
         return part.read(reader) if reader.flag() else None
@@ -347,12 +347,12 @@ def perhaps(part: Part, absent: object) -> Part:
 
 
 def unless_none(part: Part, none: object) -> Part:
-    """A part that must be there: None travels as the value that comes nearest."""
+    """A required part: None is written as the closest value."""
     return Part(part.read, lambda value: part.write(none if value is None else value))
 
 
 def counted(count: Part, part: Part) -> Part:
-    """A number of equal parts behind their count. A count that lies is found when the bytes end."""
+    """Equal parts after their count. A count that is too large is noticed when the bytes end."""
 
     def read(reader: Reader) -> tuple[Any, ...]:
         return tuple(part.read(reader) for _ in range(count.read(reader)))
@@ -364,7 +364,7 @@ def counted(count: Part, part: Part) -> Part:
 
 
 def followed(part: Part, value: object) -> Callable[[Part], Part]:
-    """Puts a part behind others that has one value whenever it is written, and is not looked at when it is read."""
+    """Adds a part after others that always has the same value when it is written, and is ignored when it is read."""
 
     def behind(before: Part) -> Part:
         def read(reader: Reader) -> Any:

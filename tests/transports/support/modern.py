@@ -123,7 +123,7 @@ class Modern(Raw):
     ) -> Reply:
         reply = await self.say(frame(REGISTER, login(who, protocol), client=self.client))
         if reply.evicted is None and not reply.refused:
-            self.session = registration.decode_answer(memoryview(reply.content)).session
+            self.session = registration.decode_response(memoryview(reply.content)).session
             self.next_number = 1
         return reply
 

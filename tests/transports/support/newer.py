@@ -100,7 +100,7 @@ class Newer:
         body = registration.encode(protocol, secret, who, "test", "1")
         reply = await self.reply(frame(REGISTER, body, client=self.client, stamp=stamp))
         if reply.evicted is None and not reply.refused:
-            self.session = modern_registration.decode_answer(memoryview(reply.content)).session
+            self.session = modern_registration.decode_response(memoryview(reply.content)).session
         return reply
 
     async def bind(
@@ -111,7 +111,7 @@ class Newer:
         octets = frame(READ, body, client=self.client, number=number, session=session, code=BIND_SESSION)
         reply = await self.reply(octets)
         if reply.evicted is None and not reply.refused:
-            self.session = modern_registration.decode_answer(memoryview(reply.content)).session
+            self.session = modern_registration.decode_response(memoryview(reply.content)).session
             self.number = number
         return reply
 

@@ -1,10 +1,10 @@
-"""Classic messages become batches: checked messages in, batches that `whippet.storage.batch.check` finds good out.
+"""Turns classic messages into batches: checked messages in, batches that `whippet.storage.batch.check` accepts out.
 
-What is found out about a batch on the way is handed on with it, so that the log need not find it out again.
+What is learned about a batch on the way is passed on with it, so that the log need not find it out again.
 
-Normally one batch. The frames of a batch say their origin times as deltas of 32 bits, some 71 minutes; messages further
-apart are put into several batches in the same order, so that every origin time is kept exactly. Messages without an id
-get a random UUID.
+Usually the result is one batch. The frames of a batch hold their origin times as deltas of 32 bits, some 71 minutes;
+messages further apart are put into several batches in the same order, so that every origin time is kept exactly.
+Messages without an id get a random UUID.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from whippet.transports.wire.classic.message import (
 )
 
 BATCHES_MAX = 1024
-"""Of one request."""
+"""The most batches of one request."""
 WINDOW_MESSAGES = 64
-"""So many times are looked at together, then twice as many."""
+"""How many times are compared at once; each further step takes twice as many."""
 RandomBytes = Callable[[int], bytes]
-"""Makes ids for messages that have none."""
+"""Creates ids for messages without one."""
 
 
 class Place(NamedTuple):
-    """Where a batch is in its partition; a producer does not know it yet."""
+    """The position of a batch in its partition, which a producer does not know yet."""
 
     partition_id: int = 0
     base_offset: int = 0
@@ -63,14 +63,15 @@ UNPLACED = Place()
 
 
 class Made(NamedTuple):
-    """A batch, and what `whippet.storage.batch.check` says of it."""
+    """A batch, and the result that `whippet.storage.batch.check` would return for it."""
 
     batch: Writable
     checked: Checked
 
 
 class Plain(NamedTuple):
-    """One message, for the way without numpy; `body` is its payload and, unless they are in `headers`, user headers."""
+    """One message, for the path without numpy; `body` is its payload and, unless they are in `headers`, its user
+    headers."""
 
     id: bytes
     origin: int
@@ -92,7 +93,7 @@ def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Pl
 def uniform(
     area: memoryview, heads: Array, header_size: int, random_bytes: RandomBytes | None, place: Place = UNPLACED
 ) -> list[Made]:
-    """Messages that all have one size; `heads` are their headers where they lie in the area."""
+    """Encodes messages of the same size; `heads` are their headers within the area."""
     size = heads.dtype.itemsize
     return [
         _uniform(area[first * size : last * size], heads[first:last], header_size, lowest, random_bytes, place)
@@ -109,7 +110,7 @@ def mixed(
     random_bytes: RandomBytes | None,
     place: Place = UNPLACED,
 ) -> list[Made]:
-    """Messages of any sizes; `heads` are copies of their headers."""
+    """Encodes messages of any sizes; `heads` are copies of their headers."""
     return [
         _mixed(area, heads[first:last], starts[first:last], ends[first:last], header_size, lowest, random_bytes, place)
         for first, last, lowest in _runs_of(heads["origin"])
@@ -127,7 +128,7 @@ def _runs_of(origins: Array) -> list[tuple[int, int, int]]:
 
 
 def _runs_of_few(origins: list[int]) -> list[tuple[int, int, int]]:
-    """Without numpy where they all fit one batch, as they nearly always do."""
+    """Avoids numpy if all messages fit one batch, as they nearly always do."""
     lowest = min(origins)
     if max(origins) - lowest <= TIME_SPAN_MAX_US:
         return [(0, len(origins), lowest)]
@@ -135,7 +136,8 @@ def _runs_of_few(origins: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
-    """Messages that fit one batch, as first, last and lowest time: each run is as long as it can be."""
+    """Yields the first, the end and the lowest time of each run of messages that fits one batch; runs are as long as
+    possible."""
     first, count = 0, len(origins)
     for _ in range(BATCHES_MAX):
         last = first
@@ -171,7 +173,7 @@ def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
 
 
 def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Made:
-    """As `_one_by_one`, without what many need: single messages come often, and each of them counts."""
+    """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent."""
     identity, origin, headers_length, payload_length, body, headers = message
     if identity == NO_ID and random_bytes:
         identity = _uuid(random_bytes(16))
@@ -251,8 +253,8 @@ def _mixed(
     random_bytes: RandomBytes | None,
     place: Place,
 ) -> Made:
-    """A message loses bytes in front of its body: it is copied without its first ones, so that just the room for the
-    header of a frame is left before the body, and that is written over what was copied there."""
+    """The header of a frame is shorter than that of a message. So each message is copied without its first bytes, which
+    leaves exactly the room for the frame header before its body."""
     count = len(heads)
     lost = header_size - FRAME_BYTES
     batch = gathered(_NO_HEADER, area, (starts + lost).tolist(), ends.tolist())
@@ -267,7 +269,7 @@ def _mixed(
 
 
 def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | None) -> None:
-    """The headers of frames, but for their checksums; reserved bytes are zeros already."""
+    """Fills in the headers of frames except for their checksums; reserved bytes are zero already."""
     low, high = heads["id_low"], heads["id_high"]
     nameless = (low | high) == 0
     if random_bytes and nameless.any():

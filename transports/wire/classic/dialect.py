@@ -1,13 +1,13 @@
-"""Which of the two message headers a connection speaks: 56 bytes (0.6) or 64 (0.7 and 0.8). Nothing in a frame says it.
+"""Which of the two message headers a connection uses: 56 bytes (0.6) or 64 (0.7 and 0.8). No frame tells it.
 
-What a client sends shows the size and is believed first. Until it sends messages, the names it gave when it logged in
-decide, as far as they can; for a name that two SDKs share, an early ping does: the Rust client 0.8.x (and with it the
-Python wheel 0.6) pings as soon as it is connected or logged in, the Go client not before its first interval of 5 s has
-gone by. When the Rust client connects again by itself, after the server was away, say, it only logs in: its pings go on
-in their old rhythm. The Go client never does that, so a client of that name that comes from where one was recognised
-is taken for the one that returns, until it shows otherwise by sending. Whoever stays unknown gets 64.
+What a client sends shows the size, and takes precedence. Until it sends messages, the names in its login decide as far
+as they can. For a name that two SDKs share, an early ping decides: the Rust client 0.8.x (and with it the Python wheel
+0.6) pings as soon as it is connected or logged in, the Go client only after its first interval of 5 s. When the Rust
+client reconnects by itself, for example after a restart of the server, it only logs in, and its pings keep their old
+rhythm. The Go client never does that, so a client of that name from the address of one that was recognised is assumed
+to be the same, until it sends messages that show otherwise. A client that remains unknown gets 64.
 
-The state of one connection, fed by its transport; the time is given, never asked for.
+This is the state of one connection, driven by its transport; the time is passed in.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToke
 SHORT = 56
 LONG = 64
 EARLY_PING_US = 2_000_000
-"""A ping within this time of connecting or logging in is no ping of an interval, which is 5 s in every client."""
+"""A ping this soon after connecting or logging in is not one of an interval, which is 5 s in every client."""
 
 
 class Returning(Protocol):
-    """Clients of the shared name that were recognised as speaking the short header (app/returning_clients.py)."""
+    """Clients of the shared name that were recognised as using the short header (app/returning_clients.py)."""
 
     def expects(self, who: str) -> bool: ...
     def arrived(self, who: str) -> None: ...
@@ -52,9 +52,9 @@ class Dialect:
     def __init__(
         self, opened_us: int = 0, forced: int | None = None, returning: Returning | None = None, host: str = ""
     ) -> None:
-        """`forced` is the setting of the operator: the size that every client is answered in.
+        """`forced` is the configured size, which applies to every client.
 
-        `host` is where the client connects from. With `returning`, `close` has to be called.
+        `host` is the address of the client. With `returning`, `close` has to be called.
         """
         assert forced in (None, SHORT, LONG)
         self._returning = returning
@@ -87,7 +87,7 @@ class Dialect:
             self._recognise()
 
     def on_request(self, request: Request, now_us: int) -> None:
-        """To be told of every request of a kind in `TELLING`; sends are noticed where they are decoded."""
+        """Has to be called for every request of a kind in `TELLING`; sends are noticed where they are decoded."""
         if isinstance(request, Ping):
             self.on_ping(now_us)
         elif isinstance(request, LoginUser):
@@ -97,7 +97,7 @@ class Dialect:
             self._quiet_since = now_us
 
     def on_login(self, version: str, context: str, now_us: int) -> None:
-        """The client said these names when it logged in; "" where it said nothing."""
+        """The client has given these names in its login; "" stands for none."""
         self._quiet_since = now_us
         self._shared_name = not context and version.startswith("0.8.")
         is_short = context == "java-sdk" and version == "0.6.30"
@@ -114,11 +114,11 @@ class Dialect:
         """The connection is gone."""
         if self._returning is not None and self._recognised is not None:
             self._returning.left(self._recognised)
-        # A command that was in hand may still end.
+        # A command that was in progress may still finish.
         self._returning = self._recognised = None
 
     def _recognise(self) -> None:
-        """There is news of the client: it may be one of those that will not show again who they are."""
+        """Remembers the client if it is one that cannot be recognised when it reconnects."""
         short = self._from_send == SHORT if self._from_send is not None else self._pings_early
         if short and self._shared_name and self._returning is not None and self._recognised is None:
             self._recognised = self._who

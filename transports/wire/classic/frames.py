@@ -1,8 +1,8 @@
-"""Frames: the eight bytes before every request and every response, and the limits on what follows them.
+"""Frames: the eight bytes before every request and every response, and the limits of what follows them.
 
-A request says length and code, and its length counts the code; a response says status and length, and its length does
-not count the header. A response with a status other than 0 never has anything after its header: clients would take it
-for the start of the next response.
+A request has a length and a code, and the length includes the code. A response has a status and a length, and the
+length does not include the header. A response with a status other than 0 never has anything after its header: clients
+would take it for the start of the next response.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from whippet.storage.batch import Readable
 HEADER_BYTES = 8
 LENGTH_BYTES = 4
 CODE_BYTES = 4
-"""What the length of a request counts besides the payload."""
+"""The bytes that the length of a request includes besides the payload."""
 PAYLOAD_BYTES_MAX = 10 * 1024 * 1024
-"""Of every request but send_messages, whose limit is the operator's."""
+"""The limit for every request but send_messages, whose limit is configured."""
 SEND_MESSAGES = 101
 GET_CONSUMER_OFFSET = 120
 OK = 0
@@ -31,7 +31,7 @@ EMPTY_SUCCESS = HEADER.pack(OK, 0)
 
 
 def measure(data: Readable) -> int:
-    """How many bytes the frame has that begins here; 0 when there are too few to tell."""
+    """Returns the length of the frame that begins here; 0 if there are too few bytes to tell."""
     if len(data) < LENGTH_BYTES:
         return 0
     (length,) = _U32.unpack_from(data)
@@ -58,7 +58,7 @@ def request(code: int, payload: Readable) -> bytes:
 
 
 def success(payload: Sequence[Readable]) -> list[Readable]:
-    """A whole response as buffers, in the order in which they are sent."""
+    """Returns a whole response as buffers, in the order in which they are sent."""
     if not payload:
         return [EMPTY_SUCCESS]
     length = sum(map(len, payload))

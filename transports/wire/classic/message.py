@@ -5,8 +5,8 @@
     then payload, then user headers
 
 The checksum is XXH3 over all bytes after it. `batching` and `unbatching` turn these into frames of a batch and back;
-each of them has a loop for a few messages and two ways through numpy for many, because numpy costs some 40 us a batch
-and a loop some 2 us a message.
+each of them has a loop for a few messages and two vectorised paths for many, because numpy costs some 40 us a batch and
+a loop some 2 us a message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whippet.storage.batch import FRAME_BYTES
 from whippet.transports.wire.classic.dialect import LONG, SHORT
 
 FEW = 12
-"""Up to so many messages are handled one by one, without numpy."""
+"""Up to this number, messages are handled one by one, without numpy."""
 
 HEAD = struct.Struct("<Q16sQQQII")
 AFTER_CHECKSUM = {SHORT: struct.Struct("<16sQQQII"), LONG: struct.Struct("<16sQQQII8x")}
@@ -49,13 +49,13 @@ _FRAME_FIELDS: dict[str, Any] = {
 
 @lru_cache(maxsize=256)
 def head_type(size: int) -> np.dtype[Any]:
-    """Message headers that lie `size` bytes apart."""
+    """Message headers that are `size` bytes apart."""
     return np.dtype({**_HEAD_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]
 
 
 @lru_cache(maxsize=256)
 def frame_type(size: int) -> np.dtype[Any]:
-    """Headers of frames that lie `size` bytes apart."""
+    """Headers of frames that are `size` bytes apart."""
     return np.dtype({**_FRAME_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]
 
 
@@ -64,12 +64,12 @@ FRAME_TYPE = frame_type(FRAME_BYTES)
 
 
 def windows(octets: Any, size: int) -> Array:
-    """The `size` bytes at every position, as items to be gathered from or scattered to: one memcpy an item."""
+    """The `size` bytes at every position, as items to gather from or to scatter to: one memcpy for each item."""
     return np.ndarray((len(octets) - size + 1,), dtype=f"V{size}", buffer=octets, strides=(1,))
 
 
 def rows(octets: Any, at: int, count: int, stride: int, width: int) -> Array:
-    """`width` bytes of each of `count` items that lie `stride` bytes apart, the first at `at`."""
+    """`width` bytes of each of `count` items that are `stride` bytes apart, the first at `at`."""
     return np.ndarray((count, width), dtype=np.uint8, buffer=octets, offset=at, strides=(stride, 1))
 
 
@@ -77,12 +77,12 @@ _COUNTING = np.arange(1024, dtype=np.int64)
 
 
 def counting(count: int) -> Array:
-    """0, 1, 2 ... ; not to be written to."""
+    """Returns 0, 1, 2 ... ; read-only."""
     return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.int64)
 
 
 def gathered(first: bytes, view: memoryview, starts: list[int], ends: list[int]) -> bytearray:
-    """Pieces of a view behind some first bytes. Each piece is an object for a moment, so huge numbers go in steps."""
+    """Joins pieces of a view after `first`. Each piece is an object for a moment, so very many are joined in steps."""
     if len(starts) <= PIECES_MAX:
         return bytearray().join((first, *[view[start:end] for start, end in zip(starts, ends, strict=True)]))
     out = bytearray(first)
@@ -93,14 +93,14 @@ def gathered(first: bytes, view: memoryview, starts: list[int], ends: list[int])
 
 
 def checksums(octets: Any, starts: Array, ends: list[int]) -> Array:
-    """The checksums of messages or frames: of what follows the first 8 bytes of each."""
+    """Returns the checksums of messages or frames: of everything after the first 8 bytes of each."""
     view = memoryview(octets)
     found = [checksum_of(view[start:end]) for start, end in zip((starts + 8).tolist(), ends, strict=True)]
     return np.array(found, dtype="<u8")
 
 
 def uniform_checksums(octets: Any, at: int, count: int, stride: int) -> Array:
-    """The same where all have one size. Short items are quicker hashed as copies, made by numpy in one call."""
+    """Does the same for items of one size. Short items are hashed faster as copies, which numpy creates in one call."""
     size = stride - 8
     items = np.ndarray((count,), dtype=f"V{size}", buffer=octets, offset=at + 8, strides=(stride,))
     each: Any = items.tolist() if size <= COPIED_BYTES_MAX else items

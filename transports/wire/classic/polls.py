@@ -1,4 +1,4 @@
-"""The payload of an answer to poll_messages: partition u32, its last offset u64, number of messages u32, messages.
+"""The payload of a response to poll_messages: partition u32, its last offset u64, number of messages u32, messages.
 
 The server encodes; our own client decodes, and gets batches as it would from a 0.9 connection.
 """
@@ -29,7 +29,7 @@ from whippet.transports.wire.classic.message import (
 from whippet.transports.wire.primitives import U32_MAX
 
 PREFIX = struct.Struct("<IQI")
-"""Never left out: clients count on at least these bytes."""
+"""Always present: clients rely on at least these bytes."""
 
 
 def encode(polled: Polled, header_size: int) -> list[Readable]:
@@ -38,7 +38,7 @@ def encode(polled: Polled, header_size: int) -> list[Readable]:
 
 
 def room(response_bytes_max: int) -> int:
-    """How many bytes of batches certainly fit a response: a frame with one byte of payload grows the most."""
+    """Returns how many bytes of batches certainly fit a response: a frame with one byte of payload grows the most."""
     smallest = FRAME_BYTES + 1
     grown = LONG + 1
     return max(response_bytes_max - PREFIX.size, 0) * smallest // grown
@@ -46,11 +46,11 @@ def room(response_bytes_max: int) -> int:
 
 def decode(payload: memoryview, header_size: int) -> Polled:
     if len(payload) < PREFIX.size:
-        raise CommandError(Code.INVALID_FORMAT, f"{len(payload)} bytes are no answer to a poll")
+        raise CommandError(Code.INVALID_FORMAT, f"{len(payload)} bytes are not a response to a poll")
     partition_id, current_offset, count = PREFIX.unpack_from(payload)
     area = payload[PREFIX.size :]
     if count * (header_size + 1) > len(area) or (area and not count):
-        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages are said to be in {len(area)} bytes")
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages do not fit {len(area)} bytes")
     batches: list[Readable] = []
     if count:
         heads, starts, ends = _heads(area, count, header_size)
@@ -62,7 +62,7 @@ def decode(payload: memoryview, header_size: int) -> Polled:
 
 
 def _heads(area: memoryview, count: int, header_size: int) -> tuple[Array, Array, Array]:
-    """The headers of the messages, and where these start and end."""
+    """Returns the headers of the messages, and where they start and end."""
     size = header_size + sum(LENGTHS.unpack_from(area, LENGTHS_AT))
     if size * count == len(area):
         heads = np.ndarray((count,), dtype=head_type(size), buffer=area)
@@ -84,11 +84,11 @@ def _heads(area: memoryview, count: int, header_size: int) -> tuple[Array, Array
 
 
 def _cut_off() -> CommandError:
-    return CommandError(Code.INVALID_MESSAGE_PAYLOAD_LENGTH, "the messages do not fill the answer")
+    return CommandError(Code.INVALID_MESSAGE_PAYLOAD_LENGTH, "the messages do not fill the response")
 
 
 def _run_bounds(heads: Array) -> list[int]:
-    """Where batches begin, and the end: messages of one batch have one time, and each the offset after the last."""
+    """Returns where batches begin, and the end: messages of one batch have the same time and consecutive offsets."""
     times, offsets = heads["timestamp"], heads["offset"]
     breaks = (times[1:] != times[:-1]) | (offsets[1:] - offsets[:-1] != 1)
     return [0, *(np.flatnonzero(breaks) + 1).tolist(), len(heads)]

@@ -135,15 +135,15 @@ def decode(
     random_bytes: Callable[[int], bytes],
     limits: Limits = sends.LIMITS,
 ) -> requests.Request:
-    """The command that a payload asks for, or a CommandError that says what is wrong with it.
+    """Returns the command in a payload, or raises a CommandError that tells what is wrong with it.
 
-    A send teaches the dialect; `random_bytes` is for messages that come without an id.
+    A send updates the dialect; `random_bytes` creates ids for messages without one.
     """
     if code == SEND_MESSAGES:
         return sends.decode(payload, dialect, random_bytes, limits)
     read = _READS.get(code)
     if read is None:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
+        raise CommandError(Code.INVALID_COMMAND, f"command {code} does not exist")
     return read(Reader(payload))  # type: ignore[no-any-return]
 
 
@@ -152,7 +152,7 @@ def code_of(request: requests.Request) -> int:
 
 
 def encode_request(request: requests.Request, header_size: int = LONG) -> Readable:
-    """The payload of a request; `header_size` is that of the messages in a send."""
+    """Returns the payload of a request; `header_size` is that of the messages in a send."""
     if isinstance(request, requests.SendMessages):
         return sends.encode(request, header_size)
     return _WRITES[type(request)][1](request)

@@ -1,7 +1,7 @@
-"""Answers as bytes: for every command code whose success has a payload, what is in it.
+"""Responses as bytes: for every command code whose success has a payload, its layout.
 
-The server encodes, our own client decodes. An answer of None is an empty payload: a command that answers nothing, or a
-question after something that is not there.
+The server encodes, our own client decodes. A response of None is an empty payload: the command returns nothing, or has
+not found what was asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CACHE_METRICS_BYTES = 32
 
 
 def times(info: Part, count: str, part: Part, kind: type[Any], field: str) -> Part:
-    """A record that counts what follows it, and the things that follow."""
+    """A record that counts what follows it, and the items that follow."""
 
     def read(reader: Reader) -> Any:
         known = info.read(reader)
@@ -87,7 +87,7 @@ PARTITION = structure(
 
 
 def before_09(part: Part, field: str = "size_bytes") -> Part:
-    """The same with the size as servers before 0.9 count it."""
+    """The same part with the size as servers before 0.9 count it."""
 
     def write(value: Any) -> Readable:
         classic = value.classic_size_bytes
@@ -144,7 +144,7 @@ CLIENT = structure(responses.ClientInfo, **_CLIENT, groups=counted(U32, MEMBERSH
 LISTED_CLIENT = structure(
     responses.ClientInfo, **_CLIENT, groups=Part(_groups_only_counted, lambda groups: u32(len(groups)))
 )
-"""In the list of all clients groups are counted and not named."""
+"""In the list of all clients, groups are counted but not named."""
 
 
 def _read_cache_metrics(reader: Reader) -> None:
@@ -189,7 +189,7 @@ def _read_stats(reader: Reader) -> responses.Stats:
 
 
 def _write_stats(stats: responses.Stats) -> bytes:
-    """The long form for everyone: older clients stop reading before its end. There is no cache that has metrics."""
+    """Writes the long form for all clients: older ones stop reading before its end. There is no cache with metrics."""
     before = [part.write(getattr(stats, name)) for name, part in _STATS_BEFORE_CACHE.items()]
     after = [part.write(getattr(stats, name)) for name, part in _STATS_AFTER_CACHE.items()]
     return b"".join((*before, u32(0), *after))
@@ -227,7 +227,7 @@ LISTS = frozenset({22, 32, 41, 201, 301, 601})
 
 
 def encode(code: int, answer: Any, dialect: Dialect) -> list[Readable]:
-    """The payload of a response in buffers; none for an empty one."""
+    """Returns the payload of a response as buffers; none for an empty one."""
     if answer is None:
         return []
     if code == POLL_MESSAGES:
@@ -239,8 +239,8 @@ def encode(code: int, answer: Any, dialect: Dialect) -> list[Readable]:
     return [payload] if payload else []
 
 
-def decode_answer(code: int, payload: memoryview, dialect: Dialect) -> Any:
-    """What our own client makes of the payload of a success."""
+def decode_response(code: int, payload: memoryview, dialect: Dialect) -> Any:
+    """Returns what our own client makes of the payload of a success."""
     if code == POLL_MESSAGES:
         return polls.decode(payload, dialect.header_size)
     layout = LAYOUTS.get(code)
@@ -251,5 +251,5 @@ def decode_answer(code: int, payload: memoryview, dialect: Dialect) -> Any:
     reader = Reader(payload)
     answer = layout.read(reader)
     if not reader.at_end:
-        raise CommandError(Code.INVALID_FORMAT, f"{len(payload) - reader.position} bytes follow the answer to {code}")
+        raise CommandError(Code.INVALID_FORMAT, f"{len(payload) - reader.position} bytes follow the response to {code}")
     return answer

@@ -1,11 +1,11 @@
-"""The payload of send_messages: where to, how many, an index, and the messages.
+"""The payload of send_messages: the destination, the number of messages, an index, and the messages.
 
     length u32 of the four parts that follow | stream | topic | partitioning | count u32
     index: count x (offset u32 = 0, END position u32 of the message, timestamp u64 = 0)
     messages, to the end of the payload
 
-The server decodes: it checks in the order of the protocol, finds out the size of the message headers, and makes
-batches. Our own client encodes.
+The server decodes: it checks in the order that the protocol specifies, detects the size of the message headers, and
+builds batches. Our own client encodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from whippet.transports.wire.classic.message import (
 )
 
 LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_000, user_headers_bytes=100_000)
-"""What classic clients are told that a message may have. The log has limits of its own, the operator's."""
+"""The limits of a message that classic clients are told. The configured limits of the log apply as well."""
 
 INDEX = struct.Struct("<IIQ")
 INDEX_BYTES = 16
@@ -64,7 +64,7 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
-    """Where the first message ends tells what is before its payload. A single one may also end where the area does."""
+    """The end of the first message shows the size of its header. A single message may also end with the area."""
     if len(area) < SHORT:
         return None
     headers, payload = LENGTHS.unpack_from(area, LENGTHS_AT)
@@ -80,7 +80,7 @@ def _refuse(index: memoryview, area: memoryview, count: int, header_size: int, l
 
 
 def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Plain]:
-    """The messages in their order, or the first thing that is wrong, in the order in which the protocol checks."""
+    """Yields the messages in their order, or raises for the first error, in the order in which the protocol checks."""
     found, size = list[Plain](), len(area)
     start = total = previous = previous_offset = 0
     for i in range(count):
@@ -116,14 +116,14 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
         total += header_size + headers + payload
         start, previous, previous_offset = end, position, offset
     if total != size:
-        raise CommandError(Code.INVALID_MESSAGES_SIZE, f"messages of {total} bytes are not the {size} that were sent")
+        raise CommandError(Code.INVALID_MESSAGES_SIZE, f"the messages have {total} bytes, not {size} as announced")
     return found
 
 
 def _many(
     index: memoryview, area: memoryview, count: int, header_size: int, random_bytes: RandomBytes, limits: Limits
 ) -> list[Made] | None:
-    """The batches of many messages; None when something is wrong with one of them."""
+    """Returns the batches of many messages; None if one of them is invalid."""
     size: int = INDEX.unpack_from(index)[1]
     entries = np.frombuffer(index, dtype="<i8").reshape(count, 2)
     if entries[:, 1].any():

@@ -1,8 +1,8 @@
-"""Batches become classic messages: what was polled in, buffers to send out.
+"""Turns batches into classic messages: the result of a poll in, buffers to send out.
 
-Each message gets its own offset, times and checksum, so all of it has to be written anew; only the bodies of long
-messages are sent as they lie in the batch, between headers of their own. What comes in are batches and slices of them,
-back to back over several buffers; the header of a slice may be in a buffer before the one that has its frames.
+Each message gets its own offset, times and checksum, so all of it has to be written again; only the bodies of long
+messages are sent from the batch itself, between new headers. The input are batches and slices of them, back to back
+over several buffers; the header of a slice may be in a buffer before the one with its frames.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from whippet.transports.wire.classic.message import (
 )
 
 LONG_BODY_BYTES = 64 * 1024
-"""From here on it is cheaper to send a body where it is than to copy it."""
+"""From this size on it is cheaper to send a body where it is than to copy it."""
 _LENGTHS_AT = 32
 
 Head: TypeAlias = "tuple[int, int, int, int, int, int, int]"
 
 
 def messages_of(buffers: Iterable[Readable], header_size: int) -> list[Readable]:
-    """The messages for a client, with offsets, times and checksums."""
+    """Returns the messages for a client, with offsets, times and checksums."""
     return _translate(buffers, header_size, placed=True)
 
 
 def unsent(buffers: Iterable[Readable], header_size: int) -> list[Readable]:
-    """The messages as a client sends them: what the server will give them is 0."""
+    """Returns the messages as a client sends them: the fields that the server sets are 0."""
     return _translate(buffers, header_size, placed=False)
 
 
@@ -76,7 +76,7 @@ def _flush(parts: list[Readable], out: list[Readable]) -> None:
 
 
 def batches(buffers: Iterable[Readable]) -> Iterator[tuple[Head, memoryview]]:
-    """Every batch as its header and its frames."""
+    """Yields every batch as its header and its frames."""
     waiting: Head | None = None
     for buffer in buffers:
         view = memoryview(buffer)
@@ -150,7 +150,7 @@ def _checksum(named: bytes, content: tuple[Readable, ...]) -> bytes:
 
 
 def _many(head: Head, frames: memoryview, header_size: int, placed: bool) -> Readable | None:
-    """The messages of one batch; None when each has to be looked at for its user headers."""
+    """Returns the messages of one batch; None if the user headers of each have to be examined."""
     count = head[6]
     size = FRAME_BYTES + sum(LENGTHS.unpack_from(frames, _LENGTHS_AT))
     if size * count == len(frames):
@@ -200,8 +200,8 @@ def _uniform(head: Head, frames: memoryview, heads: Array, header_size: int, pla
 
 
 def _mixed(head: Head, frames: memoryview, heads: Array, starts: Array, header_size: int, placed: bool) -> Readable:
-    """A message needs more room for its header than a frame: it is copied with as many bytes of whatever is before it,
-    and the header is written over them."""
+    """The header of a message is longer than that of a frame. So each frame is copied with some of the bytes before it,
+    which the header overwrites."""
     count = len(heads)
     more = header_size - FRAME_BYTES
     bounds = starts.tolist()
@@ -219,7 +219,7 @@ def _mixed(head: Head, frames: memoryview, heads: Array, starts: Array, header_s
 
 
 def _fill(made: Array, head: Head, heads: Array, placed: bool) -> None:
-    """The headers of messages, but for their checksums."""
+    """Fills in the headers of messages except for their checksums."""
     _, base, timestamp, origin, _, _, _ = head
     made["id_low"] = heads["id_low"]
     made["id_high"] = heads["id_high"]

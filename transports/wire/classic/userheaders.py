@@ -1,9 +1,10 @@
-"""The two layouts of the user headers inside a message: stored in that of 0.7; in that of 0.6 keys have no kind.
+"""The two layouts of the user headers inside a message. They are stored in that of 0.7; in that of 0.6 keys have no
+kind.
 
     0.7, 0.8:   key kind u8, key length u32, key, value kind u8, value length u32, value, and again
     0.6:                     key length u32, key, value kind u8, value length u32, value, and again
 
-The server does not care what is in them, so a block that is not exactly of its layout goes through as it is.
+The server does not interpret them, so a block that does not match its layout exactly is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _KINDS = range(1, 16)
 
 
 def from_short(block: Readable, room: int) -> Readable:
-    """A block of a 0.6 client as it is stored, if the result has at most `room` bytes."""
+    """Returns a block of a 0.6 client as it is stored, if the result has at most `room` bytes."""
     parts: list[Readable] = []
     position = 0
     size = len(block)
@@ -34,7 +35,7 @@ def from_short(block: Readable, room: int) -> Readable:
 
 
 def to_short(block: Readable) -> Readable:
-    """A stored block as a 0.6 client reads it. Such a client knows keys that are strings, and no others."""
+    """Returns a stored block as a 0.6 client reads it. Such a client only knows keys that are strings."""
     parts = []
     position = 0
     while position < len(block):
@@ -47,7 +48,7 @@ def to_short(block: Readable) -> Readable:
 
 
 def _entry_end(block: Readable, position: int) -> int | None:
-    """Where the entry ends whose key length is at a position, if there is one."""
+    """Returns where the entry ends whose key length is at a position, if there is one."""
     size = len(block)
     if size - position < 4:
         return None

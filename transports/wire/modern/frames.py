@@ -1,7 +1,7 @@
-"""Frames of the 0.9 protocol: a header of 256 bytes before every request and every reply, and what may be in it.
+"""Frames of the 0.9 protocol: a header of 256 bytes before every request and every reply, and its fields.
 
-A header names its own length with that of the body. A reply repeats what the request said of itself. An eviction stands
-in the place of a reply and has no body: it ends the session, or refuses to begin one.
+A header holds the length of the whole frame. A reply repeats fields of the request. An eviction replaces a reply and
+has no body: it ends the session, or refuses to start one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from whippet.storage.batch import Readable
 
 HEADER_BYTES = 256
 NOBODY = bytes(16)
-"""No client calls itself so."""
+"""No client uses this id."""
 
 REQUEST, REPLY, EVICTION = 5, 8, 13
-"""What a header can be, among clients and servers."""
+"""The kinds of headers between clients and servers."""
 
 _REQUEST = struct.Struct("<48xI8xB67x16s16sQQB7xQ4xI56x")
 _REPLY = struct.Struct("<48xI8xB67x16s16x16sQQQQB7xI36x")
@@ -32,7 +32,7 @@ _REFUSAL = struct.Struct("<III")
 
 
 class Reason(enum.IntEnum):
-    """Why a session has ended, or does not begin."""
+    """Why a session has ended, or was not started."""
 
     NO_SESSION = 1
     SESSION_TOO_LOW = 7
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a client needs of the header of a reply, and of that of an eviction."""
+    """The fields that a client needs of the header of a reply or an eviction."""
 
     size: int
     kind: int
@@ -66,10 +66,10 @@ class Reply(NamedTuple):
 
 
 def body_bytes(header: Readable) -> int:
-    """How much follows a header. Raises for what is none: then nobody can say where the next one begins."""
+    """Returns the number of bytes after a header. Raises if it is not one: then the next one cannot be found."""
     size, kind = _FRAMING.unpack_from(header)
     if kind != REQUEST:
-        raise CommandError(Code.INVALID_COMMAND, f"a header of kind {kind} is no request")
+        raise CommandError(Code.INVALID_COMMAND, f"a header of kind {kind} is not that of a request")
     if size < HEADER_BYTES:
         raise CommandError(Code.INVALID_COMMAND, f"a frame of {size} bytes has no room for its header")
     return int(size) - HEADER_BYTES
@@ -82,13 +82,13 @@ def request_of(frame: Readable) -> Request:
 def request_head(
     client: bytes, number: int, operation: int, session: int, code: int, body_size: int, checksum: int = 0
 ) -> bytes:
-    """For our own client. `code` only for what has no operation of its own."""
+    """Used by our own client. Only commands without an operation of their own need `code`."""
     summed = checksum.to_bytes(16, "little")
     return _REQUEST.pack(HEADER_BYTES + body_size, REQUEST, client, summed, 0, number, operation, session, code)
 
 
 def reply(asked: Request, operation_number: int, body: Sequence[Readable] = (), status: int = 0) -> list[Readable]:
-    """A whole reply as buffers, in the order in which they are sent; one of an error has no body."""
+    """Returns a whole reply as buffers, in the order in which they are sent; an error has no body."""
     header = _REPLY.pack(
         HEADER_BYTES + sum(map(len, body)),
         REPLY,
@@ -105,7 +105,7 @@ def reply(asked: Request, operation_number: int, body: Sequence[Readable] = (), 
 
 
 def results(body: Sequence[Readable]) -> list[Readable]:
-    """The body of a success whose operation has a section of results: nothing was refused."""
+    """Returns the body of a success for an operation with a section of results: nothing was refused."""
     return [_NO_REFUSAL, *body]
 
 
@@ -114,7 +114,7 @@ def refusal(code: Code) -> list[Readable]:
 
 
 def eviction(client: bytes, reason: Reason, newest: int = 0, oldest: int = 0) -> list[Readable]:
-    """`newest` and `oldest`: the versions of the protocol that are spoken here, where that is the reason."""
+    """If the reason is the version, `newest` and `oldest` are the supported versions of the protocol."""
     return [_EVICTION.pack(HEADER_BYTES, EVICTION, client, newest, oldest, reason)]
 
 
@@ -124,7 +124,8 @@ def reply_of(header: Readable) -> Reply:
 
 
 def refused(results_section: memoryview) -> tuple[int | None, memoryview]:
-    """The number of the first refusal in a section of results, if there is one, and what follows the section."""
+    """Returns the number of the first refusal in a section of results, if there is one, and what follows the
+    section."""
     if len(results_section) < 4:
         raise CommandError(Code.INVALID_FORMAT, "a reply has no section of results")
     (count,) = struct.unpack_from("<I", results_section)

@@ -1,6 +1,6 @@
-"""Operations: what the header of a 0.9 request names, and the command that each stands for.
+"""The operations that the header of a 0.9 request can name, and their commands.
 
-Whatever changes something has an operation of its own and takes a request number; everything else is READ, with the
+Everything that changes something has an operation of its own and a request number; everything else is READ, with the
 code of the command in the header.
 """
 
@@ -38,7 +38,7 @@ CODES = {
     161: 121,
     162: 122,
 }
-"""The command of each operation that takes a request number."""
+"""The command of each operation that has a request number."""
 
 OF_CODE = {code: operation for operation, code in CODES.items()}
 
@@ -46,10 +46,10 @@ PLAIN = frozenset({READ, LOGOUT, DELETE_SEGMENTS, SEND_MESSAGES})
 """Their replies have no section of results; those of all others begin with one."""
 
 OF_ONE_PARTITION = frozenset({SEND_MESSAGES, 161, 162})
-"""What clients need not count among the requests of a session: unless its body has a checksum, they do not."""
+"""Clients need not count these among the requests of a session: unless the body has a checksum, they do not."""
 
 MEMBERSHIPS = frozenset({148, 149})
 """Joining and leaving a consumer group: both end with the connection."""
 
 LOGINS = frozenset({38, 40, 44, 45})
-"""Codes that log in and can only be asked for as REGISTER."""
+"""Codes that log in, which is only possible with REGISTER."""

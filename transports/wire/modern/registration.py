@@ -1,9 +1,9 @@
-"""The body of a registration, which is how a 0.9 client logs in, and the answer to it.
+"""The body of a registration, which is how a 0.9 client logs in, and its response.
 
-    version u32 | name of the SDK | version of the SDK | user name | password behind u8 | context behind u32
-    version u32 | name of the SDK | version of the SDK | token                          | context behind u32
+    version u32 | name of the SDK | version of the SDK | user name | password after u8 | context after u32
+    version u32 | name of the SDK | version of the SDK | token                         | context after u32
 
-Nothing says which of the two it is: a token is followed by exactly a context, a user name never is.
+Nothing tells which of the two it is: a token is followed by exactly a context, a user name never is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Registered(NamedTuple):
 
 
 def packed(major: int, minor: int, patch: int) -> int:
-    """A version of the protocol as the number that it travels as."""
+    """Returns the number that represents a version of the protocol."""
     assert max(major, minor, patch) < 1 << _PATCH_BITS
     return major << (_MINOR_BITS + _PATCH_BITS) | minor << _PATCH_BITS | patch
 
@@ -44,12 +44,12 @@ def decode(body: memoryview) -> Registration:
 
 
 def protocol_of(body: memoryview) -> int:
-    """What a registration begins with, whatever follows."""
+    """Returns the first field of a registration, whatever follows."""
     return Reader(body).u32()
 
 
 def read_login(reader: Reader, sdk_version: str) -> LoginUser | LoginWithPersonalAccessToken:
-    """The rest of a registration."""
+    """Returns the rest of a registration."""
     who = read_name(reader)
     rest = reader.rest()
     after = Reader(rest)
@@ -62,21 +62,21 @@ def read_login(reader: Reader, sdk_version: str) -> LoginUser | LoginWithPersona
 
 
 def encode(protocol: int, login: LoginUser | LoginWithPersonalAccessToken, sdk: str, version: str) -> bytes:
-    """For our own client."""
+    """Used by our own client."""
     head = (u32(protocol), name(sdk), name(version))
     if isinstance(login, LoginUser):
         return b"".join((*head, name(login.username), str8(login.password), str32(login.context)))
     return b"".join((*head, name(login.token), str32("")))
 
 
-def encode_answer(answer: Registered) -> list[Readable]:
+def encode_response(answer: Registered) -> list[Readable]:
     parts = (u32(answer.user_id), u64(answer.session), u32(answer.protocol), name(answer.server_version))
     return [b"".join(parts)]
 
 
-def decode_answer(body: memoryview) -> Registered:
+def decode_response(body: memoryview) -> Registered:
     reader = Reader(body)
     found = Registered(reader.u32(), reader.u64(), reader.u32(), read_name(reader))
     if not found.session:
-        raise CommandError(Code.INVALID_FORMAT, "the server has given a session without a number")
+        raise CommandError(Code.INVALID_FORMAT, "the session of the server has no number")
     return found

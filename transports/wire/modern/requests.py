@@ -1,4 +1,4 @@
-"""Requests of 0.9 clients as bytes. Most commands have the layout that they have always had; here are the others.
+"""Requests of 0.9 clients as bytes. Most commands have their classic layout; here are the others.
 
 The server decodes, our own client encodes; both follow the same table. A send is not in it: `sends` has it.
 """
@@ -39,13 +39,13 @@ _SCOPES = {int(scope): scope for scope in OptionScope}
 
 
 ACKNOWLEDGED = followed(U8, 1)
-"""How many replicas must know of it, a byte at the end. Here there is one, whatever is asked for."""
+"""How many replicas must have it, a byte at the end. Here there is always one."""
 
 
 def _read_scope(reader: Reader) -> OptionScope:
     number = reader.u8()
     if number not in _SCOPES:
-        raise CommandError(Code.INVALID_COMMAND, f"there are no options of scope {number}")
+        raise CommandError(Code.INVALID_COMMAND, f"the scope {number} of options is unknown")
     return _SCOPES[number]
 
 
@@ -54,7 +54,7 @@ SCOPE = Part(_read_scope, U8.write)
 
 def _read_attach(reader: Reader) -> requests.AttachSession:
     client, number = bytes(reader.take(CLIENT_BYTES)), reader.u64()
-    # The newest state of the catalogue that the client has seen. There is one catalogue here, and it is never behind.
+    # The newest state of the catalogue that the client has seen. The only catalogue here is never older.
     reader.u64()
     return requests.AttachSession(client, number)
 
@@ -63,7 +63,7 @@ ATTACH = Part(_read_attach, lambda request: b"".join((request.client, u64(reques
 
 
 def _all_in_options(part: Part) -> Part:
-    """Settings of a topic that have fields of their own elsewhere. What is not set is left out."""
+    """Encodes settings of a topic that are separate fields elsewhere. Those that are not set are left out."""
 
     def write(request: requests.CreateTopic | requests.UpdateTopic) -> Readable:
         settings = [
@@ -123,12 +123,12 @@ _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.item
 
 
 def decode(code: int, body: memoryview) -> requests.Request:
-    """The command that a body asks for, or a CommandError that says what is wrong with it."""
+    """Returns the command in a body, or raises a CommandError that tells what is wrong with it."""
     if code == SEND_MESSAGES:
         return sends.decode(body)
     read = _READS.get(code)
     if read is None:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
+        raise CommandError(Code.INVALID_COMMAND, f"command {code} does not exist")
     return read(Reader(body))  # type: ignore[no-any-return]
 
 
@@ -137,7 +137,7 @@ def code_of(request: requests.Request) -> int:
 
 
 def encode(request: requests.Request) -> list[Readable]:
-    """The body of a request, in buffers."""
+    """Returns the body of a request as buffers."""
     if isinstance(request, requests.SendMessages):
         return sends.encode(request)
     return [_WRITES[type(request)][1](request)]

@@ -1,7 +1,6 @@
-"""Answers to 0.9 clients as bytes, where they are not what they have always been.
+"""Responses to 0.9 clients as bytes, where they differ from the classic ones.
 
-The server encodes, our own client decodes. The section of results, which most of them have in front, is not theirs:
-`frames` has it.
+The server encodes, our own client decodes. The section of results at the beginning of most of them is in `frames`.
 """
 
 from __future__ import annotations
@@ -35,11 +34,12 @@ from whippet.transports.wire.primitives import (
 
 POLLS = frozenset({100, 104})
 NO_OPTIONS = followed(tlv.SIZED, ())
-"""Behind what could have options and has none."""
+"""Follows what could have options and has none."""
 
 _KNOWN_COMPRESSIONS = (1, 2)
 COMPRESSION = Part(U8.read, lambda algorithm: U8.write(algorithm if algorithm in _KNOWN_COMPRESSIONS else 1))
-"""Clients know none and gzip, and cannot read an answer with another one. It is not the server that compresses."""
+"""Clients know none and gzip, and cannot read a response with another algorithm. The server itself does not
+compress."""
 
 STREAM = NO_OPTIONS(classic.STREAM)
 TOPIC = structure(
@@ -84,17 +84,17 @@ LAYOUTS: dict[int, Part] = classic.LAYOUTS | {
     606: structure(responses.GroupAssignment, generation=U64, partitions=counted(U32, U32)),
 }
 LISTS = frozenset({22, 32, 41, 201, 301, 601})
-"""Nothing to tell is an empty list."""
+"""An empty result is an empty list."""
 
 
 def encode(code: int, answer: Any) -> list[Readable]:
-    """The body of a reply in buffers; none for an empty one."""
+    """Returns the body of a reply as buffers; none for an empty one."""
     if answer is None:
         return []
     if code in POLLS:
         return polls.encode(answer)
     if code == SEND_MESSAGES:
-        return sends.encode_answer(answer)
+        return sends.encode_response(answer)
     layout = LAYOUTS.get(code)
     if layout is None:
         return []
@@ -103,11 +103,11 @@ def encode(code: int, answer: Any) -> list[Readable]:
 
 
 def decode(code: int, body: memoryview) -> Any:
-    """What our own client makes of the body of a success."""
+    """Returns what our own client makes of the body of a success."""
     if code in POLLS:
         return polls.decode(body)
     if code == SEND_MESSAGES:
-        return sends.decode_answer(body)
+        return sends.decode_response(body)
     layout = LAYOUTS.get(code)
     if layout is None:
         return None
@@ -116,5 +116,5 @@ def decode(code: int, body: memoryview) -> Any:
     reader = Reader(body)
     answer = layout.read(reader)
     if not reader.at_end:
-        raise CommandError(Code.INVALID_FORMAT, f"{len(body) - reader.position} bytes follow the answer to {code}")
+        raise CommandError(Code.INVALID_FORMAT, f"{len(body) - reader.position} bytes follow the response to {code}")
     return answer

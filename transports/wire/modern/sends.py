@@ -1,6 +1,6 @@
-"""The body of a 0.9 send: where to, how many, and a batch in the format of the log, to the end of the body.
+"""The body of a 0.9 send: the destination, the number of messages, and a batch in the format of the log.
 
-The batch stays where it is: what the command layer gets is a view of the very bytes that came, and the log keeps them.
+The batch is not copied: the command layer gets a view of the bytes that arrived, and the log keeps them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ONE = 1
 
 
 def decode(body: memoryview) -> SendMessages:
-    """What is inside the batch is for the log to check."""
+    """The log checks the content of the batch."""
     stream, topic, to, count, position = destination.read(body)
     batch = body[position:]
     if len(batch) < HEADER_BYTES:
@@ -30,9 +30,9 @@ def decode(body: memoryview) -> SendMessages:
         )
     _, _, _, origin, _, _, in_batch = HEADER.unpack_from(batch)
     if count != in_batch:
-        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages are announced, the batch says {in_batch}")
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages are announced, but the batch has {in_batch}")
     if origin > ORIGIN_MAX:
-        raise CommandError(Code.TIMESTAMP_OUT_OF_RANGE, f"the batch says that its messages are from {origin}")
+        raise CommandError(Code.TIMESTAMP_OUT_OF_RANGE, f"the batch has the origin time {origin}")
     return SendMessages(stream, topic, to, (batch,))
 
 
@@ -41,12 +41,12 @@ def encode(request: SendMessages) -> list[Readable]:
     return [destination.write(request, HEADER.unpack_from(batch)[6]), batch]
 
 
-def encode_answer(sent: Sent) -> list[Readable]:
+def encode_response(sent: Sent) -> list[Readable]:
     return [_CONFIRMATION.pack(_ONE, sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)]
 
 
-def decode_answer(body: memoryview) -> tuple[Confirmation, ...]:
-    """Empty: it was stored, and nobody says where."""
+def decode_response(body: memoryview) -> tuple[Confirmation, ...]:
+    """Empty: it was stored, but the position is unknown."""
     if not body:
         return ()
     reader = Reader(body)

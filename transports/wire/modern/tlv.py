@@ -1,6 +1,6 @@
 """Options as bytes: key kind u8, key length u32, key, value kind u8, value length u32, value, and again.
 
-It is the layout of user headers, with more rules: keys are texts, none comes twice, and a block has bounds.
+It is the layout of user headers with more rules: keys are texts and unique, and a block has limits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read(octets: memoryview) -> tuple[Option, ...]:
         key = text(key_octets)
         kind, value = _entry(reader, f"value of {key!r}")
         if key in found:
-            raise CommandError(Code.INVALID_OPTION_VALUE, f"the option {key!r} is there twice")
+            raise CommandError(Code.INVALID_OPTION_VALUE, f"the option {key!r} is repeated")
         found[key] = Option(key, kind, bytes(value))
     return tuple(found.values())
 
@@ -40,7 +40,7 @@ def _entry(reader: Reader, what: str) -> tuple[ValueKind, memoryview]:
     number, length = reader.unpack(_KIND_AND_LENGTH)
     kind = _KINDS.get(number)
     if kind is None:
-        raise CommandError(Code.INVALID_FORMAT, f"the {what} of an option is of kind {number}, which there is not")
+        raise CommandError(Code.INVALID_FORMAT, f"the {what} of an option is of the unknown kind {number}")
     if not 0 < length <= LENGTH_MAX:
         raise CommandError(Code.INVALID_FORMAT, f"the {what} of an option has {length} bytes, not 1 to {LENGTH_MAX}")
     return kind, reader.take(length)
@@ -67,4 +67,4 @@ def _write_sized(options: tuple[Option, ...]) -> bytes:
 REST = Part(lambda reader: read(reader.rest()), write)
 """At the end of a request: to the end of its body."""
 SIZED = Part(lambda reader: read(reader.sized()), _write_sized)
-"""In a reply: behind the length."""
+"""In a reply: after the length."""

@@ -1,8 +1,8 @@
 """Frames of the 0.12 protocol: those of 0.9, with what a request knows of a partition and what a reply promises.
 
-A client has many requests under way on one connection and finds the request of a reply by its number. `is_committed`
-in a reply says that a write was done, or finally refused, under that very number: only then does a client that has sent
-the write twice believe the reply.
+A client has many requests in flight on one connection and finds the request of a reply by its number. `is_committed` in
+a reply says that a write was executed, or finally refused, under that very number: only then does a client that has
+sent the write twice trust the reply.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Request(NamedTuple):
     kind: int
     client: bytes
     stamp: bytes
-    """Chosen at random for a request, and the same whenever it is sent again."""
+    """Random for each request, and the same when it is repeated."""
     timestamp: int
     number: int
     operation: int
     session: int
     code: int
     incarnation: int
-    """Of the partition that the request is for, as the client knows it."""
+    """The incarnation of the request's partition, as the client knows it."""
     owner_generation: int
     minimum_metadata_op: int
 
@@ -43,7 +43,7 @@ def request_of(frame: Readable) -> Request:
 def reply(
     asked: Request, operation_number: int, body: Sequence[Readable] = (), status: int = 0, *, is_committed: bool = False
 ) -> list[Readable]:
-    """A whole reply as buffers, in the order in which they are sent; one with a status has no body."""
+    """Returns a whole reply as buffers, in the order in which they are sent; one with a status has no body."""
     header = _REPLY.pack(
         HEADER_BYTES + sum(map(len, body)),
         REPLY,

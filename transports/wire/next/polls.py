@@ -1,10 +1,10 @@
-"""Answers to polls and fetches of 0.12 clients.
+"""Responses to polls and fetches of 0.12 clients.
 
     poll   partition u32 | its last offset u64 | number of messages u32 | context | batches
     fetch  number of sections u32 | sections of 56 bytes | the batches of all sections in the same order
 
 A context is the incarnation of the partition, the generation of its owner, which is always 0 here, and the number of
-the newest change of the catalogue. The batches go out as the log has them, or cut at both ends; nothing is copied.
+the newest change of the catalogue. The batches are sent as the log has them, or cut at both ends; nothing is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def encode(answer: PolledAt) -> list[Readable]:
 
 def decode(body: memoryview) -> PolledAt:
     if len(body) < HEAD.size:
-        raise CommandError(Code.INVALID_FORMAT, f"{len(body)} bytes are no answer to a poll")
+        raise CommandError(Code.INVALID_FORMAT, f"{len(body)} bytes are not a response to a poll")
     _, _, _, incarnation, _, metadata_op = HEAD.unpack_from(body)
     polled = modern.decode(memoryview(bytes(body[: modern.PREFIX.size]) + bytes(body[HEAD.size :])))
     return PolledAt(polled, incarnation, metadata_op)

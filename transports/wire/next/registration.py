@@ -1,11 +1,11 @@
-"""How a 0.12 client logs in, and how it goes on with its session on another connection.
+"""How a 0.12 client logs in, and how it resumes its session on another connection.
 
-    registration  as 0.9 clients do it, with a secret of 32 bytes behind the version of the SDK
+    registration  as for 0.9 clients, with a secret of 32 bytes after the version of the SDK
     binding       version u32 | name of the SDK | version of the SDK
                   | client 16 bytes | session u64 | watermark u64 | secret 32 bytes
 
-The secret is chosen by the client for one session. Whoever knows it is the client that has registered: no password is
-asked for. The watermark is the newest change of the catalogue that the client has seen; a single server has them all.
+The client chooses the secret for one session. A client that knows it is the one that has registered, and needs no
+password. The watermark is the newest change of the catalogue that the client has seen; a single server has them all.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Binding(NamedTuple):
     protocol: int
     client: bytes
     session: int
-    """0: of a registration whose reply was lost."""
+    """0: the reply to the registration was lost."""
     secret_digest: bytes
 
 
 def digest(secret: Readable) -> bytes:
-    """What is kept of a secret."""
+    """Returns what is stored of a secret."""
     return hashlib.sha256(secret).digest()
 
 

@@ -1,4 +1,4 @@
-"""Requests of 0.12 clients as bytes, where they are not those of 0.9 clients."""
+"""Requests of 0.12 clients as bytes, where they differ from those of 0.9 clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TARGETS_MAX = 1000
 
 
 def _some(part: Part) -> Part:
-    """One at least, and no more than a request may have."""
+    """At least one, and no more than a request may have."""
 
     def read(reader: Reader) -> tuple[Any, ...]:
         count = reader.u32()
@@ -126,7 +126,7 @@ PATCHES: dict[OptionScope, tuple[type[requests.Request], Part]] = {
         (OptionScope.USER, requests.PatchUser, {"user": IDENTIFIER}),
     )
 }
-"""What is updated says the scope in front."""
+"""Updates have the scope first."""
 _SCOPES = {request: (scope, part) for scope, (request, part) in PATCHES.items()}
 
 
@@ -137,7 +137,7 @@ def _read_patch(body: memoryview) -> requests.Request:
 
 
 def decode(code: int, body: memoryview) -> requests.Request:
-    """The command that a body asks for, or a CommandError that says what is wrong with it."""
+    """Returns the command in a body, or raises a CommandError that tells what is wrong with it."""
     if code == SEND_MESSAGES:
         return numbered.decode(body)
     if code == UPDATE_RESOURCE:
@@ -146,7 +146,7 @@ def decode(code: int, body: memoryview) -> requests.Request:
         raise CommandError(Code.FEATURE_UNAVAILABLE, "GetMetadataChanges (17): no log of metadata changes is kept")
     read = _READS.get(code)
     if read is None:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
+        raise CommandError(Code.INVALID_COMMAND, f"command {code} does not exist")
     return read(Reader(body))  # type: ignore[no-any-return]
 
 
@@ -157,7 +157,7 @@ def code_of(request: requests.Request) -> int:
 
 
 def encode(request: requests.Request) -> list[Readable]:
-    """The body of a request, in buffers; a poll is a deferred one."""
+    """Returns the body of a request as buffers; polls are deferred ones."""
     if isinstance(request, requests.SendMessages):
         return sends.encode(request)
     if type(request) in _SCOPES:

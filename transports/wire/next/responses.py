@@ -1,7 +1,7 @@
-"""Answers to 0.12 clients as bytes, where they are not those to 0.9 clients.
+"""Responses to 0.12 clients as bytes, where they differ from those to 0.9 clients.
 
-The versions 0.12.0 and 0.12.1 have an entry for a partition that is shorter than that of 0.12.2. Everything else is the
-same for all three.
+In versions 0.12.0 and 0.12.1 the entry of a partition is shorter than in 0.12.2. Everything else is the same in all
+three.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from whippet.transports.wire.primitives import (
 )
 
 NODE_ID = 0
-"""Of the only node, in the roster and wherever the nodes of a partition are listed."""
+"""The id of the only node, in the roster and in the list of nodes of each partition."""
 NOT_ENCRYPTED = Option("encryption_key_source", ValueKind.STRING, b"none")
 
 STREAM = followed(tlv.SIZED, (NOT_ENCRYPTED,))(modern.STREAM)
@@ -48,7 +48,7 @@ USER_DETAILS = structure(responses.UserDetails, info=USER, permissions=PERMISSIO
 
 
 def _topic(*, explicit: tuple[Option, ...], derived: tuple[Option, ...], **fields: Any) -> responses.TopicInfo:
-    """Expiry and size are among the options alone."""
+    """Expiry and size are only among the options."""
     values = {option.key: value_of(option) for option in (*explicit, *derived)}
     return responses.TopicInfo(
         **fields,
@@ -79,7 +79,7 @@ CONTEXT = Part(
     lambda reader: reader.unpack(_CONTEXT)[0],
     lambda incarnation: _CONTEXT.pack(incarnation, polls.OWNER_GENERATION, incarnation),
 )
-"""Incarnation, generation of the owner, and the change of the catalogue that made the partition: it has the same
+"""Incarnation, generation of the owner, and the change of the catalogue that created the partition, which has the same
 number."""
 _PARTITION = {
     "id": U32,
@@ -93,7 +93,7 @@ _PARTITION = {
 PARTITION_OF_0_12_0 = structure(responses.PartitionInfo, **_PARTITION)
 _NODES = Part(lambda reader: bytes(reader.take(reader.u8())), lambda nodes: bytes((len(nodes), *nodes)))
 PARTITION = followed(_NODES, bytes((NODE_ID,)))(followed(_NODES, bytes((NODE_ID,)))(PARTITION_OF_0_12_0))
-"""Behind the context are the nodes that have the partition, and those of them that are in step."""
+"""After the context: the nodes that have the partition, and those of them that are in sync."""
 
 
 def _read_node(reader: Reader) -> responses.ClusterNode:
@@ -158,14 +158,14 @@ def _layouts(partition: Part) -> dict[int, Part]:
     }
 
 
-class Answers:
-    """The answers of one version."""
+class Responses:
+    """The responses of one version."""
 
     def __init__(self, partition: Part) -> None:
         self.layouts: Mapping[int, Part] = _layouts(partition)
 
     def encode(self, code: int, answer: Any) -> list[Readable]:
-        """The body of a reply in buffers; none for an empty one."""
+        """Returns the body of a reply as buffers; none for an empty one."""
         if answer is None:
             return []
         if code in (POLL, POLL_DEFERRED):
@@ -173,7 +173,7 @@ class Answers:
         if code == FETCH:
             return polls.encode_fetched(answer)
         if code == SEND_MESSAGES:
-            return sends.encode_answer(answer)
+            return sends.encode_response(answer)
         layout = self.layouts.get(code)
         if layout is None:
             return []
@@ -181,13 +181,13 @@ class Answers:
         return [body] if body else []
 
     def decode(self, code: int, body: memoryview) -> Any:
-        """What a client makes of the body of a success."""
+        """Returns what a client makes of the body of a success."""
         if code in (POLL, POLL_DEFERRED):
             return polls.decode(body)
         if code == FETCH:
             return polls.decode_fetched(body)
         if code == SEND_MESSAGES:
-            return sends.decode_answer(body)
+            return sends.decode_response(body)
         layout = self.layouts.get(code)
         if layout is None:
             return None
@@ -196,9 +196,11 @@ class Answers:
         reader = Reader(body)
         answer = layout.read(reader)
         if not reader.at_end:
-            raise CommandError(Code.INVALID_FORMAT, f"{len(body) - reader.position} bytes follow the answer to {code}")
+            raise CommandError(
+                Code.INVALID_FORMAT, f"{len(body) - reader.position} bytes follow the response to {code}"
+            )
         return answer
 
 
-OF_0_12_0 = Answers(PARTITION_OF_0_12_0)
-OF_0_12_2 = Answers(PARTITION)
+OF_0_12_0 = Responses(PARTITION_OF_0_12_0)
+OF_0_12_2 = Responses(PARTITION)

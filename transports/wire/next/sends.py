@@ -1,5 +1,5 @@
-"""The body of a 0.12 send: that of a 0.9 send, whose batch may say in its header which producer has made it, and the
-number of its first message. The numbers are taken out before the batch goes to the log: see transports/send_checks.py.
+"""The body of a 0.12 send: that of a 0.9 send, whose batch may name its producer and the number of its first message in
+its header. These are removed before the batch goes to the log: see transports/send_checks.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from whippet.storage.producers import Producer
 from whippet.transports.wire.modern import sends as modern
 
 _KIND = b"\0"
-"""In front of the id: nobody who says an id as a text can say this one."""
+"""Before the id: no id that is sent as a text can begin like this."""
 
 
 def decode(body: memoryview) -> SendMessages:

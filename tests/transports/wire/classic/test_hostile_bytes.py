@@ -39,9 +39,9 @@ def decode(code: int, payload: bytes) -> commands.Request | Code:
     return request
 
 
-def decode_answer(code: int, payload: bytes, header_size: int = 64) -> object:
+def decode_response(code: int, payload: bytes, header_size: int = 64) -> object:
     try:
-        return wire_responses.decode_answer(code, memoryview(payload), Dialect(forced=header_size))
+        return wire_responses.decode_response(code, memoryview(payload), Dialect(forced=header_size))
     except CommandError as error:
         return error.code
 
@@ -115,7 +115,7 @@ def test_a_send_with_any_one_byte_changed_is_refused_or_makes_good_batches(name:
 @given(data=st.data(), code=st.sampled_from(sorted(worlds.ANSWERS)))
 def test_our_client_refuses_a_mutated_answer_or_understands_it(data: st.DataObject, code: int) -> None:
     payload = b"".join(wire_responses.encode(code, data.draw(worlds.ANSWERS[code]), Dialect()))
-    decode_answer(code, data.draw(mutated(payload)))
+    decode_response(code, data.draw(mutated(payload)))
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -125,7 +125,7 @@ def test_our_client_refuses_a_mutated_answer_or_understands_it(data: st.DataObje
 def test_our_client_refuses_a_mutated_poll_or_understands_it(name: str, header_size: int, data: st.DataObject) -> None:
     polled = responses.Polled(1, 100, len(SENT[name]), (stored(SENT[name]),))
     payload = b"".join(wire_responses.encode(100, polled, Dialect(forced=header_size)))
-    found = decode_answer(100, data.draw(mutated(payload)), header_size)
+    found = decode_response(100, data.draw(mutated(payload)), header_size)
     if isinstance(found, responses.Polled):
         for batch in found.batches:
             batches.check(batch)
@@ -136,7 +136,7 @@ def test_our_client_refuses_a_poll_cut_off_inside(header_size: int) -> None:
     polled = responses.Polled(1, 100, 20, (stored(SENT["mixed"]),))
     payload = b"".join(wire_responses.encode(100, polled, Dialect(forced=header_size)))
     for size in range(len(payload)):
-        assert isinstance(decode_answer(100, payload[:size], header_size), Code), size
+        assert isinstance(decode_response(100, payload[:size], header_size), Code), size
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
@@ -156,13 +156,13 @@ struct.pack_into("<II", ONE_LONG_MESSAGE, len(ONE_LONG_MESSAGE) - 84 + 48, 2**32
         (decode, 101, MOST + bytes(50)),
         (decode, 101, struct.pack("<I", len(DESTINATION)) + DESTINATION + bytes(64)),
         (decode, 101, bytes(ONE_LONG_MESSAGE)),
-        (decode_answer, 12, bytes(4) + MOST),
-        (decode_answer, 20, bytes(13) + MOST),
-        (decode_answer, 200, bytes(12) + MOST + bytes(16) + b"\1s"),
-        (decode_answer, 600, bytes(8) + MOST + b"\1g"),
-        (decode_answer, 600, bytes(8) + b"\1\0\0\0\1g" + bytes(4) + MOST),
-        (decode_answer, 10, bytes(108) + bytes(24) + MOST + bytes(20)),
-        (decode_answer, 100, bytes(12) + MOST + area(SENT["few"], 64)),
+        (decode_response, 12, bytes(4) + MOST),
+        (decode_response, 20, bytes(13) + MOST),
+        (decode_response, 200, bytes(12) + MOST + bytes(16) + b"\1s"),
+        (decode_response, 600, bytes(8) + MOST + b"\1g"),
+        (decode_response, 600, bytes(8) + b"\1\0\0\0\1g" + bytes(4) + MOST),
+        (decode_response, 10, bytes(108) + bytes(24) + MOST + bytes(20)),
+        (decode_response, 100, bytes(12) + MOST + area(SENT["few"], 64)),
     ],
 )
 def test_a_count_or_a_length_that_lies_costs_no_memory(

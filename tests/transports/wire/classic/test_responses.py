@@ -24,7 +24,7 @@ def encode(code: int, answer: Any) -> bytes:
 
 
 def decode(code: int, payload: bytes) -> Any:
-    return wire_responses.decode_answer(code, memoryview(payload), Dialect())
+    return wire_responses.decode_response(code, memoryview(payload), Dialect())
 
 
 def test_every_kind_of_answer_is_made_up() -> None:

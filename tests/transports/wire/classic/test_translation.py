@@ -118,7 +118,7 @@ def test_our_client_gets_what_was_stored(header_size: int, kept: list[Classic], 
     buffers, expected = data.draw(in_buffers(kept))
     answer = responses.Polled(3, 2**63, len(expected), tuple(buffers))
     payload = b"".join(wire_responses.encode(100, answer, Dialect(forced=header_size)))
-    polled = wire_responses.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    polled = wire_responses.decode_response(100, memoryview(payload), Dialect(forced=header_size))
     assert (polled.partition_id, polled.current_offset, polled.messages_count) == (3, 2**63, len(expected))
     found: list[Classic] = []
     for batch in polled.batches:
@@ -138,7 +138,7 @@ def test_a_whole_batch_polled_by_our_client_is_the_batch(header_size: int, kept:
     payload = b"".join(
         wire_responses.encode(100, responses.Polled(3, 0, len(kept), (batch,)), Dialect(forced=header_size))
     )
-    polled = wire_responses.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    polled = wire_responses.decode_response(100, memoryview(payload), Dialect(forced=header_size))
     assert polled == responses.Polled(3, 0, len(kept), (batch,))
 
 

@@ -177,7 +177,7 @@ ANSWERS: dict[str, tuple[int, object]] = {
 def test_responses_that_real_clients_accept_are_what_is_sent_and_our_client_understands_them(name: str) -> None:
     code, answer = ANSWERS[name]
     payload = vectors.response(name)
-    assert wire_responses.decode_answer(code, memoryview(payload), Dialect()) == answer
+    assert wire_responses.decode_response(code, memoryview(payload), Dialect()) == answer
     assert encode(code, answer) == payload
     whole = b"".join(frames.success(wire_responses.encode(code, answer, Dialect())))
     assert whole == vectors.octets(name)
@@ -187,7 +187,7 @@ def test_the_list_of_clients_counts_groups_and_does_not_name_them() -> None:
     groups = (responses.GroupMembership(0, 0, 3), responses.GroupMembership(0, 1, 4))
     clients = (responses.ClientInfo(77, 0, 1, HERE, ()), responses.ClientInfo(78, 0, 1, HERE, groups))
     assert encode(22, clients) == vectors.response("T58")
-    assert wire_responses.decode_answer(22, memoryview(vectors.response("T58")), Dialect())[1].client_id == 78
+    assert wire_responses.decode_response(22, memoryview(vectors.response("T58")), Dialect())[1].client_id == 78
 
 
 EXCHANGES: dict[str, tuple[commands.Request, object]] = {
@@ -209,7 +209,7 @@ def test_requests_and_their_responses(name: str) -> None:
     assert decode(code, asked) == request
     assert requests.encode_request(request) == asked
     assert encode(code, answer) == answered
-    assert wire_responses.decode_answer(code, memoryview(answered), Dialect()) == answer
+    assert wire_responses.decode_response(code, memoryview(answered), Dialect()) == answer
 
 
 def test_a_failure_has_nothing_after_its_header() -> None:
@@ -285,7 +285,7 @@ def test_polled_messages_are_those_that_real_clients_accept(
     )
     answer = responses.Polled(0, 2, 2, kept)
     assert encode(100, answer, header_size) == vectors.response(name)
-    again = wire_responses.decode_answer(100, memoryview(vectors.response(name)), Dialect(forced=header_size))
+    again = wire_responses.decode_response(100, memoryview(vectors.response(name)), Dialect(forced=header_size))
     assert again == answer
 
 

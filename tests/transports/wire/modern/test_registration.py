@@ -47,14 +47,14 @@ def test_a_token_there_and_back_is_the_same_whatever_the_context_is(protocol: in
 @given(user_id=U32, session=U64.filter(bool), protocol=U32, version=NAME)
 def test_the_answer_there_and_back_is_the_same(user_id: int, session: int, protocol: int, version: str) -> None:
     answer = Registered(user_id, session, protocol, version)
-    body = b"".join(registration.encode_answer(answer))
-    assert registration.decode_answer(memoryview(body)) == answer
+    body = b"".join(registration.encode_response(answer))
+    assert registration.decode_response(memoryview(body)) == answer
 
 
 def test_a_session_without_a_number_is_none() -> None:
-    body = b"".join(registration.encode_answer(Registered(0, 0, 1, "1")))
+    body = b"".join(registration.encode_response(Registered(0, 0, 1, "1")))
     with pytest.raises(CommandError):
-        registration.decode_answer(memoryview(body))
+        registration.decode_response(memoryview(body))
 
 
 @pytest.mark.parametrize("login", [LoginUser("user", "password", "1"), LoginWithPersonalAccessToken("t" * 32)])

@@ -272,9 +272,9 @@ def test_what_the_wheel_accepts_is_what_is_sent_and_our_client_understands_it(na
 def test_a_registration_is_answered_with_a_session_and_a_version() -> None:
     whole = vectors.octets("V04")
     answer = Registered(0, 1, SPOKEN, "0.9.0")
-    body = frames.results(registration.encode_answer(answer))
+    body = frames.results(registration.encode_response(answer))
     assert b"".join(frames.reply(asked_for(whole), 1, body)) == whole
-    assert registration.decode_answer(content(whole, REGISTER)) == answer
+    assert registration.decode_response(content(whole, REGISTER)) == answer
 
 
 @pytest.mark.parametrize(("name", "operation_number", "code"), [("V09", 2, 1012), ("V35", 7, 3021)])

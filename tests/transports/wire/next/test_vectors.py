@@ -161,7 +161,7 @@ def reply(name: str, number: int, content: list[Any], *, is_committed: bool) -> 
 
 def test_a_reply_repeats_the_request_and_says_whether_it_is_final() -> None:
     registered = modern_registration.Registered(0, 11, NEWEST, "0.9.9")
-    content = modern_registration.encode_answer(registered)
+    content = modern_registration.encode_response(registered)
     said = reply("N02", 11, modern_frames.results(content), is_committed=True)
     assert said == vectors.octets("N03")
     assert reply("N24", 0, content, is_committed=False) == vectors.octets("N24R")
@@ -211,7 +211,7 @@ PARTITIONS = tuple(responses.PartitionInfo(number, 2, 1, 0, 5, 6, incarnation=15
 
 
 @pytest.mark.parametrize(("wire", "size"), [(wire_responses.OF_0_12_0, 64), (wire_responses.OF_0_12_2, 68)])
-def test_a_partition_has_an_entry_of_the_size_of_its_version(wire: wire_responses.Answers, size: int) -> None:
+def test_a_partition_has_an_entry_of_the_size_of_its_version(wire: wire_responses.Responses, size: int) -> None:
     alone = b"".join(wire.encode(300, responses.TopicDetails(msgspec.structs.replace(TOPIC, partitions_count=0), ())))
     whole = b"".join(wire.encode(300, responses.TopicDetails(TOPIC, PARTITIONS)))
     assert len(whole) - len(alone) == 2 * size
