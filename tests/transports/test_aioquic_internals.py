@@ -117,13 +117,13 @@ def test_the_version_is_the_one_that_our_code_was_written_for() -> None:
     assert aioquic.__version__ == VERSION
 
 
-def test_every_method_that_is_overridden_is_as_it_was() -> None:
+def test_every_overridden_method_is_unchanged_in_aioquic() -> None:
     found = overridden()
     changed = sorted(name for name in found.keys() | OVERRIDDEN.keys() if found.get(name) != OVERRIDDEN.get(name))
     assert not changed, f"aioquic {aioquic.__version__} has changed, or we override otherwise: {', '.join(changed)}"
 
 
-def test_every_private_name_that_is_used_exists_and_they_become_no_more() -> None:
+def test_every_private_name_in_use_exists_and_their_number_does_not_grow() -> None:
     text = aioquic_text()
     used = used_names()
     gone = sorted(name for name in used if not re.search(rf"(\.|def ){name}\b", text))

@@ -60,9 +60,7 @@ def partitions_of(made: World) -> int:
 
 
 @pytest.mark.parametrize("key", ["partitions", "partitions_per_topic"])
-async def test_partitions_are_made_up_to_the_limit_and_not_beyond_also_at_the_same_time(
-    tmp_path: Path, key: str
-) -> None:
+async def test_partitions_are_created_up_to_the_limit_even_concurrently(tmp_path: Path, key: str) -> None:
     async with world(tmp_path, settings=limited(**{key: 10})) as made:
         root = await with_topic(made, 4)
         found = await outcomes(*[root.execute(requests.CreatePartitions("s", "t", 2)) for _ in range(5)])
@@ -75,7 +73,7 @@ async def test_partitions_are_made_up_to_the_limit_and_not_beyond_also_at_the_sa
         assert partitions_of(made) == 10
 
 
-async def test_a_topic_counts_with_all_its_partitions_and_is_not_made_at_all_beyond_the_limit(tmp_path: Path) -> None:
+async def test_a_topic_counts_with_all_its_partitions_and_is_refused_beyond_the_limit(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(partitions=10, partitions_per_topic=8)) as made:
         root = await with_topic(made, 7)
         assert await refusal(root.execute(requests.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
@@ -87,7 +85,7 @@ async def test_a_topic_counts_with_all_its_partitions_and_is_not_made_at_all_bey
         await root.execute(requests.CreateTopic("s", "larger", 7))
 
 
-async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp_path: Path) -> None:
+async def test_everything_is_served_after_a_start_with_lower_limits(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await with_topic(made, 5)
         await root.execute(requests.CreateConsumerGroup("s", "t", "a"))
@@ -119,7 +117,7 @@ async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp
 # ----------------------------------------------------------------------------------------------------- streams, topics
 
 
-async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
+async def test_streams_and_topics_are_created_up_to_the_limit_even_concurrently(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(streams=2, topics_per_stream=2)) as made:
         root = await with_topic(made)
         found = await outcomes(*[root.execute(requests.CreateStream(f"s{number}")) for number in range(3)])
@@ -140,7 +138,7 @@ async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-async def test_groups_of_a_topic_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
+async def test_groups_of_a_topic_are_created_up_to_the_limit_even_concurrently(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(consumer_groups_per_topic=3)) as made:
         root = await with_topic(made)
         await root.execute(requests.CreateTopic("s", "other", 1))
@@ -156,7 +154,7 @@ async def test_groups_of_a_topic_are_made_up_to_the_limit_also_at_the_same_time(
 # ------------------------------------------------------------------------------------------------------- stored offsets
 
 
-async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_path: Path) -> None:
+async def test_a_limited_number_of_consumers_may_store_offsets(tmp_path: Path) -> None:
     async with world(tmp_path, consumer_offsets_max=3) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
@@ -203,7 +201,7 @@ async def test_a_poll_that_cannot_store_its_offset_is_refused_and_stores_nothing
         assert len(partition.readers(Kind.CONSUMER)) == 1
 
 
-async def test_names_are_forgotten_with_the_offsets_that_were_stored_under_them(tmp_path: Path) -> None:
+async def test_names_are_forgotten_when_their_stored_offsets_are_deleted(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
@@ -231,7 +229,7 @@ async def test_names_are_forgotten_with_the_offsets_that_were_stored_under_them(
 # ------------------------------------------------------------------------------------------------- on every transport
 
 
-async def test_the_limits_have_their_numbers_on_the_binary_wires(tmp_path: Path) -> None:
+async def test_the_limits_have_error_numbers_on_the_binary_protocols(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"partitions_per_topic": 2, "consumer_groups_per_topic": 1}
     async with served(tmp_path, store={"consumer_offsets_max": 1}, **limits) as made:
         classic = await made.root()

@@ -22,7 +22,7 @@ from whippet.transports import certificates
 from whippet.transports.certificates import Pair, Renewals
 
 
-def test_a_made_certificate_stays_the_same(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_is_reused(tmp_path: Path) -> None:
     first = certificates.kept(str(tmp_path))
     assert certificates.kept(str(tmp_path)) == first
     file = tmp_path / "certificates" / "self-signed.pem"
@@ -30,7 +30,7 @@ def test_a_made_certificate_stays_the_same(tmp_path: Path) -> None:
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_a_made_certificate_is_what_official_clients_take(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_suits_official_clients(tmp_path: Path) -> None:
     leaf = x509.load_pem_x509_certificate(certificates.kept(str(tmp_path)).certificate)
     key = leaf.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
@@ -42,7 +42,7 @@ def test_a_made_certificate_is_what_official_clients_take(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("broken", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n"])
-def test_a_broken_one_is_made_anew_and_that_is_said(
+def test_a_damaged_certificate_is_replaced_and_logged(
     tmp_path: Path, broken: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificates.kept(str(tmp_path))
@@ -53,7 +53,7 @@ def test_a_broken_one_is_made_anew_and_that_is_said(
     assert "pinned" in caplog.text
 
 
-def test_one_that_ends_soon_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_expires_soon_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "VALID_DAYS", certificates.RENEWED_DAYS - 1)
     old = certificates.kept(str(tmp_path))
     monkeypatch.setattr(certificates, "VALID_DAYS", 365)
@@ -63,7 +63,7 @@ def test_one_that_ends_soon_is_made_anew(tmp_path: Path, monkeypatch: pytest.Mon
     assert left > datetime.timedelta(days=300)
 
 
-def test_one_that_others_could_read_is_closed_to_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_certificate_that_others_could_read_is_made_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     certificates.kept(str(tmp_path))
     file = tmp_path / "certificates" / "self-signed.pem"
     file.chmod(0o644)
@@ -78,14 +78,14 @@ def files(folder: Path, pair: Pair) -> dict[str, Any]:
     return {"cert_file": str(folder / "c.pem"), "key_file": str(folder / "k.key")}
 
 
-def test_quic_has_the_certificate_of_the_files(tmp_path: Path) -> None:
+def test_quic_uses_the_configured_certificate(tmp_path: Path) -> None:
     pair = certificates.self_signed()
     wanted = QuicCertificate(self_signed=False, **files(tmp_path, pair))
     assert certificates.for_quic(wanted, str(tmp_path)) == pair
     assert certificates.for_quic(QuicCertificate(**files(tmp_path, pair)), str(tmp_path)) != pair
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_named(tmp_path: Path) -> None:
     pair, other = certificates.self_signed(), certificates.self_signed()
     wanted = QuicCertificate(self_signed=False, **files(tmp_path, Pair(pair.certificate, other.key)))
     with pytest.raises(ConfigError, match="does not belong to the certificate"):
@@ -98,9 +98,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         certificates.for_quic(wanted, str(tmp_path))
 
 
-def test_a_key_that_official_clients_would_not_take_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_key_that_official_clients_reject_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([])
     now = datetime.datetime.now(datetime.UTC)
@@ -113,7 +111,7 @@ def test_a_key_that_official_clients_would_not_take_is_warned_of(
     assert "P-256" in caplog.text
 
 
-def test_what_is_read_again_is_used_and_what_is_broken_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_renewed_certificate_is_used_unless_it_is_invalid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     named = files(tmp_path, certificates.self_signed())
     renewals = Renewals(CertificateExpiry())
@@ -175,7 +173,7 @@ def test_a_certificate_that_has_expired_or_soon_will_is_reported(
     assert ends.days_left()["tcp.tls"] == pytest.approx(90, abs=0.01)
 
 
-def test_of_a_chain_the_first_end_counts(tmp_path: Path) -> None:
+def test_the_first_expiry_of_a_chain_counts(tmp_path: Path) -> None:
     leaf, above = ending_in(90), ending_in(-1)
     ends = CertificateExpiry()
     chain = Pair(leaf.certificate + above.certificate, leaf.key)

@@ -68,7 +68,7 @@ async def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
         assert there.heard == sent
 
 
-async def test_a_turn_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_yields_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that others have theirs."""
     monkeypatch.setattr(datagrams, "READ_SECONDS_MAX", 0.0)
 
@@ -100,7 +100,7 @@ class Unwilling:
         return self._link.sendmsg(*given)
 
 
-async def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> None:
+async def test_without_segmentation_datagrams_are_sent_one_by_one() -> None:
     async with pair() as (here, there):
         here.datagrams._link = Unwilling(here.link, OSError(errno.EIO, "no"))  # type: ignore[assignment]
         for _ in range(2):
@@ -110,7 +110,7 @@ async def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> 
         assert not here.datagrams._can_segment
 
 
-async def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(
+async def test_unsent_datagrams_wait_in_order_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(datagrams, "UNSENT_BYTES_MAX", 2000)
@@ -137,7 +137,7 @@ async def test_a_flush_returns_when_the_kernel_has_everything() -> None:
         await there.until(lambda: there.heard == [b"1"])
 
 
-async def test_a_flush_does_not_wait_longer_than_it_is_told() -> None:
+async def test_a_flush_ends_after_its_timeout() -> None:
     async with pair() as (here, there):
         here.datagrams._link = Unwilling(here.link, *[BlockingIOError()] * 100_000)  # type: ignore[assignment]
         here.datagrams.send([b"1"], there.name)
@@ -145,14 +145,14 @@ async def test_a_flush_does_not_wait_longer_than_it_is_told() -> None:
         assert here.datagrams._unsent
 
 
-async def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:
+async def test_a_datagram_that_cannot_be_sent_is_dropped_and_the_next_is_sent() -> None:
     async with pair() as (here, there):
         here.datagrams.send([bytes(70_000)], there.name)
         here.datagrams.send([b"next"], there.name)
         await there.until(lambda: there.heard == [b"next"])
 
 
-async def test_an_address_that_is_taken_or_none_is_refused_in_one_line() -> None:
+async def test_an_unusable_address_is_refused_in_one_line() -> None:
     async with pair() as (here, _):
         with pytest.raises(ListenError, match=r"cannot listen on .* \(quic\.address\): Address already in use"):
             await datagrams.bind(Address(*here.name), "quic.address", QuicSocket())
@@ -160,7 +160,7 @@ async def test_an_address_that_is_taken_or_none_is_refused_in_one_line() -> None
         await datagrams.bind(Address("no.such.host.invalid", 1), "quic.address", QuicSocket())
 
 
-async def test_the_buffers_are_those_of_the_configuration_if_it_says_so() -> None:
+async def test_configured_buffer_sizes_are_applied() -> None:
     wanted = QuicSocket(override_defaults=True, recv_buffer_size=50_000, send_buffer_size=60_000)
     with await datagrams.bind(Address("127.0.0.1", 0), "quic.address", wanted) as link:
         assert link.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000

@@ -15,7 +15,7 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_waits_for_nothing_is_done_at_once() -> None:
+async def test_a_coroutine_that_never_waits_is_done_at_once() -> None:
     said, ended = list[str](), list[int]()
 
     async def say() -> None:
@@ -25,7 +25,7 @@ async def test_what_waits_for_nothing_is_done_at_once() -> None:
     assert (said, ended) == (["said"], []), "who is told at once is not told again"
 
 
-async def test_what_waits_goes_on_when_that_is_there() -> None:
+async def test_a_coroutine_resumes_when_its_future_is_done() -> None:
     first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     second: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     found, ended = list[int](), list[str]()
@@ -45,7 +45,7 @@ async def test_what_waits_goes_on_when_that_is_there() -> None:
     assert (found, ended) == ([3], ["sum"])
 
 
-async def test_many_may_wait_for_the_same_beside_tasks() -> None:
+async def test_several_coroutines_and_tasks_may_wait_for_one_future() -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     through = list[int]()
 
@@ -63,7 +63,7 @@ async def test_many_may_wait_for_the_same_beside_tasks() -> None:
 
 
 @pytest.mark.parametrize("way", ["failed", "cancelled"])
-async def test_it_hears_why_what_it_waits_for_is_not_coming(way: str) -> None:
+async def test_a_coroutine_receives_the_exception_of_its_future(way: str) -> None:
     coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     heard, ended = list[type[BaseException]](), list[int]()
 
@@ -83,7 +83,7 @@ async def test_it_hears_why_what_it_waits_for_is_not_coming(way: str) -> None:
     assert ended == [1]
 
 
-async def test_a_failure_of_its_own_ends_it_and_the_loop_is_told() -> None:
+async def test_an_exception_ends_the_coroutine_and_reaches_the_event_loop() -> None:
     told, ended = list[Any](), list[int]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
 
@@ -97,7 +97,7 @@ async def test_a_failure_of_its_own_ends_it_and_the_loop_is_told() -> None:
     assert [str(each) for each in told] == ["a defect"]
 
 
-async def test_locks_and_threads_can_be_waited_for() -> None:
+async def test_a_coroutine_may_wait_for_locks_and_threads() -> None:
     lock, order, ended = asyncio.Lock(), list[str](), asyncio.Event()
 
     async def work() -> None:

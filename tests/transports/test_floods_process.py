@@ -153,7 +153,7 @@ HALF = (
 """What is said on a connection, and no more."""
 
 
-async def test_connections_that_go_no_further(besieged: Besieged) -> None:
+async def test_connections_that_stop_after_they_open(besieged: Besieged) -> None:
     """They are there at the same time, and each is closed when its time is over."""
 
     async with besieged.flooded():
@@ -179,7 +179,7 @@ def unfinished(rng: random.Random) -> bytes:
     return (head + rng.randbytes(1152)).ljust(1200, b"\0")
 
 
-async def test_handshakes_of_quic_from_many_addresses_that_go_no_further(besieged: Besieged) -> None:
+async def test_quic_handshakes_from_many_addresses_that_never_finish(besieged: Besieged) -> None:
     """All of the loopback's addresses are our own. What is said to them is no more than three times what they said."""
     rng = random.Random(1)
     hellos = [hello() for _ in range(100)]

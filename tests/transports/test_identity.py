@@ -62,7 +62,7 @@ async def test_an_evicted_connection_that_closes_late_hides_no_other_one(tmp_pat
         await second.stop(1)
 
 
-async def test_a_long_poll_is_not_answered_as_the_next_user_with_the_number(tmp_path: Path) -> None:
+async def test_a_long_poll_is_not_answered_for_a_later_user_with_the_same_number(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
         root, poll = await made.link(), await made.link()
         await prepared(made, root)
@@ -80,7 +80,7 @@ async def test_a_long_poll_is_not_answered_as_the_next_user_with_the_number(tmp_
         assert (answer.status, answer.json()["id"]) == (401, UNAUTHENTICATED)
 
 
-async def test_a_stolen_token_is_of_no_use_after_a_new_password_nor_is_its_refresh(tmp_path: Path) -> None:
+async def test_a_new_password_invalidates_stolen_tokens_and_their_refresh(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
         link = await made.link()
         await prepared(made, link)
@@ -100,7 +100,7 @@ async def test_a_stolen_token_is_of_no_use_after_a_new_password_nor_is_its_refre
         await again.close()
 
 
-async def test_all_sessions_end_at_a_request_over_http(tmp_path: Path) -> None:
+async def test_a_request_over_http_ends_all_sessions_of_a_user(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
         link = await made.link()
         await prepared(made, link)
@@ -131,7 +131,7 @@ async def test_a_thousand_and_five_logouts_of_a_user_end_no_other_token_of_their
         assert (await link.ask(_get("/users/me", kept))).status == 200
 
 
-async def test_who_was_deleted_while_their_body_came_does_nothing_as_the_next_user(tmp_path: Path) -> None:
+async def test_a_user_deleted_during_an_upload_does_not_act_as_the_next_user(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
         link = await made.link()
         await prepared(made, link)

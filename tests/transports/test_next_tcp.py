@@ -84,7 +84,7 @@ def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB, *, auto_commit: bool = F
     )
 
 
-async def test_a_poll_that_waits_is_answered_after_what_was_asked_behind_it(tmp_path: Path) -> None:
+async def test_a_waiting_poll_is_answered_after_later_requests(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
         waiting, ping, send = [client.asked(one) for one in (poll(), commands.Ping(), sending(batch_of(b"there")))]
@@ -96,7 +96,7 @@ async def test_a_poll_that_waits_is_answered_after_what_was_asked_behind_it(tmp_
         assert b"there" in late.body
 
 
-async def test_whoever_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_during_a_waiting_poll_leaves_nothing_behind(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
         await client.send(b"".join(client.asked(poll()) for _ in range(5)))
@@ -108,7 +108,7 @@ async def test_whoever_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: P
             await asyncio.sleep(0)
 
 
-async def test_whoever_goes_without_taking_a_late_response_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_before_a_deferred_response_leaves_nothing_behind(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world, receive_bytes=4096)
         await client.send(b"".join(client.asked(poll()) for _ in range(3)))
@@ -137,7 +137,7 @@ async def test_a_client_that_half_closes_still_gets_the_answer_to_a_waiting_poll
         assert len(world.listener.gateway.waiting_polls) == 0
 
 
-async def test_a_half_closed_client_is_not_handed_messages_whose_offset_is_committed(tmp_path: Path) -> None:
+async def test_a_half_closed_client_gets_no_messages_whose_offset_is_committed(tmp_path: Path) -> None:
     """It may have crashed, and the next one of its kind has to get them."""
     async with served(tmp_path) as world:
         client = await with_topic(world)
@@ -162,7 +162,7 @@ async def test_a_stop_does_not_wait_for_the_polls_of_half_closed_clients(tmp_pat
 # ------------------------------------------------------------------------------------------------------------ over QUIC
 
 
-async def test_a_late_answer_that_fits_no_response_over_quic_is_refused(
+async def test_a_deferred_response_above_the_limit_of_quic_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quic_requests, "RESPONSE_BYTES_MAX", 100_000)

@@ -1,59 +1,39 @@
-"""The QUIC listener against aioquic's own client: streams and their ends, both protocols, order, bounds, restarts.
-
-The listener runs in the test's process. After every test nobody is connected, nothing is taken from the budget of
-frames, and no session is left.
-"""
+"""The binary protocols over QUIC: requests and responses, their order, and the limits."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import struct
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aioquic._buffer import Buffer
-from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
-from tests.storage.support.world import SlowDisk
 from tests.support.running import HANGS_S
 from tests.transports.support.crowded import crowded, waiting
 from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
 from tests.transports.support.modern import frame as modern_frame
-from tests.transports.support.quic import Client, Closed, Reset, World, served
+from tests.transports.support.quic import Closed, Reset, make_topic, served, until
 from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll
 from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.commands import requests
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
-from whippet.transports import certificates, quic_connection, quic_engine, quic_requests
-from whippet.transports.admission.stall_detector import STALLED_SECONDS
+from whippet.transports import quic_requests
 from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
-from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_configuration import UNAUTHENTICATED_STREAMS
 from whippet.transports.wire.modern.operations import REGISTER
 
 MIB = 1 << 20
+
 SEND = 101
-
-
-async def make_topic(root: Client, partitions: int = 1) -> None:
-    assert (await root.ask(requests.CreateStream("s")))[0] == 0
-    assert (await root.ask(requests.CreateTopic("s", "t", partitions)))[0] == 0
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    while not reached():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 # ------------------------------------------------------------------------------------------------ requests and answers
 
 
-async def test_a_classic_client_does_everything_on_a_stream_each(tmp_path: Path) -> None:
+async def test_a_classic_client_uses_one_stream_for_each_request(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
@@ -65,7 +45,7 @@ async def test_a_classic_client_does_everything_on_a_stream_each(tmp_path: Path)
         assert session.transport is Transport.QUIC
 
 
-async def test_a_modern_client_is_told_apart_by_its_first_bytes(tmp_path: Path) -> None:
+async def test_a_modern_client_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         octets = await client.whole(modern_frame(REGISTER, login(AS_ROOT)))
@@ -77,7 +57,7 @@ async def test_a_modern_client_is_told_apart_by_its_first_bytes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 9, 1000])
-async def test_a_request_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+async def test_a_request_may_arrive_in_any_pieces(tmp_path: Path, size: int) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         stream_id = client.open()
@@ -97,7 +77,7 @@ async def test_a_request_is_answered_before_its_stream_ends(tmp_path: Path) -> N
         await until(lambda: bool(client.stops))
 
 
-async def test_what_comes_after_a_request_means_nothing(tmp_path: Path) -> None:
+async def test_bytes_after_a_request_are_ignored(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         assert await client.whole(PING + PING + b"more") == struct.pack("<II", 0, 0)
@@ -113,7 +93,7 @@ async def test_a_stream_that_ends_before_its_request_is_reset(tmp_path: Path, oc
         assert await client.is_alive()
 
 
-async def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_request_leaves_nothing_behind(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         stream_id = root.open()
@@ -125,7 +105,7 @@ async def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> No
         assert await root.is_alive()
 
 
-async def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
+async def test_an_unwanted_response_is_not_sent(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
@@ -140,7 +120,7 @@ async def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
         )
 
 
-async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) -> None:
+async def test_unwanted_responses_make_room_for_others(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root(max_stream_data=50_000)
         await make_topic(root)
@@ -163,7 +143,7 @@ async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) ->
                 await root.waiting[stream_id]
 
 
-async def test_nothing_that_is_a_request_ends_the_connection(tmp_path: Path) -> None:
+async def test_no_valid_request_ends_the_connection(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         assert await client.is_alive()
@@ -177,7 +157,7 @@ async def test_nothing_that_is_a_request_ends_the_connection(tmp_path: Path) -> 
 # -------------------------------------------------------------------------------------------------------- the order
 
 
-async def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) -> None:
+async def test_many_streams_at_once_are_answered_in_order(tmp_path: Path) -> None:
     """Messages have the offsets of their streams' order, whatever their sizes."""
 
     async with served(tmp_path) as world:
@@ -190,7 +170,7 @@ async def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) 
         assert [len(message.payload) for message in parse(polled[16:], 64)] == sizes
 
 
-async def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -> None:
+async def test_requests_right_after_a_login_find_it_done(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         login_answer, made = client.begin(LOG_IN), client.begin(asked(requests.CreateStream("s")))
@@ -198,7 +178,7 @@ async def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -
         assert (await made)[:4] == bytes(4)
 
 
-async def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
+async def test_a_stream_waits_for_earlier_streams(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.root()
         first = client.open()
@@ -213,7 +193,7 @@ async def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- the bounds
 
 
-def test_official_clients_take_ten_million_bytes() -> None:
+def test_official_clients_accept_ten_million_bytes() -> None:
     assert quic_requests.RESPONSE_BYTES_MAX == 10_000_000
 
 
@@ -224,7 +204,7 @@ def small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_answers")
-async def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> None:
+async def test_a_poll_is_limited_to_what_official_clients_accept(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
@@ -236,7 +216,7 @@ async def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("small_answers")
-async def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path: Path) -> None:
+async def test_a_message_that_fits_no_response_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
@@ -245,7 +225,7 @@ async def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path
         assert await root.is_alive()
 
 
-async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
+async def test_an_unauthenticated_client_may_not_send_much(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         answer = await client.ask(frame(SEND, bytes(UNAUTHENTICATED_FRAME_BYTES)))
@@ -253,7 +233,7 @@ async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
         assert world.listener.budgets.frames.used == 0
 
 
-async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
+async def test_a_login_raises_the_limit_of_streams(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         assert client.quic._remote_max_streams_bidi == UNAUTHENTICATED_STREAMS
@@ -261,7 +241,7 @@ async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
         await until(lambda: client.quic._remote_max_streams_bidi >= 100)
 
 
-async def test_a_client_that_opens_more_streams_than_it_may_is_closed(tmp_path: Path) -> None:
+async def test_a_client_that_exceeds_its_streams_is_closed(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         witness = await world.stranger()
@@ -272,7 +252,7 @@ async def test_a_client_that_opens_more_streams_than_it_may_is_closed(tmp_path: 
         assert await witness.is_alive()
 
 
-async def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_path: Path) -> None:
+async def test_gaps_in_a_stream_do_not_enlarge_its_window(tmp_path: Path) -> None:
     """aioquic alone would double it again and again for a byte here and there, and set aside what lies between."""
 
     async with served(tmp_path) as world:
@@ -295,7 +275,7 @@ async def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_p
         assert await witness.is_alive()
 
 
-async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+async def test_large_requests_wait_for_memory_and_small_ones_do_not(tmp_path: Path) -> None:
     async with served(tmp_path, frames_bytes=2 * MIB) as world:
         client = await world.root()
         await make_topic(client)
@@ -308,7 +288,7 @@ async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path
         assert (await large)[:4] == bytes(4)
 
 
-async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
+async def test_all_waiting_requests_are_answered_however_many_there_are(tmp_path: Path) -> None:
     """Each is answered at once, which makes room for the next one."""
 
     async with served(tmp_path, frames_bytes=MIB, frame_time=HANGS_S) as world:
@@ -338,272 +318,3 @@ async def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
         await until(lambda: world.connections == 1)
         await third.wait_connected()
         assert await third.is_alive() and await second.is_alive()
-
-
-# ----------------------------------------------------------------------------------------------------------- the end
-
-
-def overdue(world: World, seconds: float) -> None:
-    world.listener.close_overdue(asyncio.get_running_loop().time() + seconds)
-
-
-async def test_a_silent_stranger_is_closed_and_a_silent_user_is_not(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        stranger, root = await world.stranger(), await world.root()
-        overdue(world, 59.0)
-        assert await stranger.is_alive()
-        overdue(world, 61.0)
-        await stranger.terminated
-        assert await root.is_alive()
-
-
-async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        root = await world.root()
-        root.begin(PING[:6], fin=False)
-        arriving = speaker_of(root, world)._arriving
-        await until(lambda: bool(arriving))
-        overdue(world, 29.0)
-        overdue(world, 31.0)
-        assert (await root.terminated).error_code == quic_requests.OVERDUE
-        with pytest.raises(Closed):
-            await asyncio.gather(*root.waiting.values())
-
-
-class LaterTime:
-    """What the time will be."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._seconds
-
-
-async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(tmp_path, quic={"max_idle_timeout": 600.0}) as world:
-        root = await world.root()
-        await make_topic(root)
-        root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-        await until(lambda: world.listener.budgets.frames.used > 0)
-        root.vanish()
-        (connection,) = world.listener._connections
-        assert connection._timer is not None
-        monkeypatch.setattr(quic_connection, "time", LaterTime(700))
-        connection._on_time()
-        assert world.connections == 0
-        assert world.listener.budgets.frames.used == 0
-        assert len(world.gateway.sessions) == 0
-
-
-async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        root = await world.root(max_data=200_000, max_stream_data=50_000)
-        await make_topic(root)
-        assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
-        # It raises no window any more.
-        root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
-        root.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
-        root.begin(poll(1))
-        speaker = speaker_of(root, world)
-        await until(lambda: bool(speaker._responding))
-        overdue(world, 1)
-        assert world.connections == 1
-        overdue(world, 1 + STALLED_SECONDS + 1)
-        await root.terminated
-        with pytest.raises(Closed):
-            await asyncio.gather(*root.waiting.values())
-
-
-async def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
-    """Those that are being carried out, and those that have arrived and wait for their turn."""
-
-    disk = SlowDisk()
-    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
-        root, idle = await world.root(), await world.stranger()
-        await make_topic(root)
-        disk.stop()
-        answers = [root.begin(frame(SEND, message_body(10))) for _ in range(3 * quic_requests.IN_PROGRESS_MAX)]
-        speaker = speaker_of(root, world)
-        arriving = speaker._arriving
-        await until(lambda: len(speaker._in_progress) + len(arriving) == len(answers))
-        await until(lambda: all(request.is_whole for request in arriving.values()))
-        stopping = asyncio.create_task(world.listener.stop(20))
-        assert (await idle.terminated).error_code == 0
-        assert not stopping.done()
-        disk.go()
-        assert set(await asyncio.gather(*answers)) == {struct.pack("<II", 0, 0)}
-        assert (await root.terminated).error_code == 0
-        await stopping
-
-
-async def test_a_stop_resets_requests_that_have_not_arrived_and_those_behind_them(tmp_path: Path) -> None:
-    """The client knows then that they were not carried out, and their order is kept."""
-
-    disk = SlowDisk()
-    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
-        root = await world.root()
-        await make_topic(root)
-        disk.stop()
-        sent = root.begin(frame(SEND, message_body(10)))
-        partial = root.open()
-        root.say(partial, PING[:5], fin=False)
-        behind = root.begin(PING)
-        speaker = speaker_of(root, world)
-        await until(lambda: len(speaker._arriving) == 2)
-        stopping = asyncio.create_task(world.listener.stop(20))
-        for waiting in (root.waiting[partial], behind):
-            with pytest.raises(Reset):
-                await waiting
-        disk.go()
-        assert await sent == struct.pack("<II", 0, 0)
-        await stopping
-
-
-async def test_a_stop_is_told_also_when_the_kernel_has_no_room_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with served(tmp_path) as world:
-        idle = await world.stranger()
-        give = Datagrams._send_run
-        refused: list[bytes] = []
-
-        def give_later(self: Datagrams, run: list[bytes], peer: PeerAddress) -> bool:
-            if len(refused) < 20:
-                refused.extend(run)
-                return False
-            return give(self, run, peer)
-
-        monkeypatch.setattr(Datagrams, "_send_run", give_later)
-        await world.listener.stop(20)
-        assert refused
-        assert (await idle.terminated).error_code == 0
-
-
-def speaker_of(client: Client, world: World) -> Any:
-    port = port_of(client)
-    return next(each._protocol for each in world.listener._connections if each.session.address.endswith(":" + port))
-
-
-async def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        root, other = await world.root(), await world.root()
-        deaf = next(each for each in world.listener._connections if each.session.address.endswith(port_of(root)))
-        root.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
-        root.begin(PING).add_done_callback(lambda done: done.cancelled() or done.exception())
-        await until(lambda: bool(deaf.engine.unacknowledged_bytes))
-        stopping = asyncio.create_task(world.listener.stop(20))
-        await other.terminated
-        now = asyncio.get_running_loop().time()
-        overdue(world, 1)
-        assert not stopping.done()
-        world.listener.close_overdue(now + 2 + quic_connection.LINGER_SECONDS)
-        await stopping
-
-
-def port_of(client: Client) -> str:
-    return str(client._transport.get_extra_info("sockname")[1])  # type: ignore[union-attr]
-
-
-async def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -> None:
-    """It would have waited for its idle time-out otherwise. aioquic's client does so all the same: it does not look for
-    the token that it was given for this, at the end of a datagram."""
-
-    async with served(tmp_path) as world:
-        client = await world.root()
-        given = client.quic._peer_cid.stateless_reset_token
-        connection = next(iter(world.listener._connections))
-        connection.discard()
-        heard: list[bytes] = []
-        client.datagram_received = lambda data, addr: heard.append(bytes(data))  # type: ignore[method-assign, arg-type]
-        client.begin(PING)
-        await until(lambda: bool(heard))
-        assert heard[0].endswith(given)
-        client.vanish()
-
-
-async def test_a_new_certificate_is_for_those_who_come_later(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        before = await world.root()
-        world.listener.use(certificates.self_signed())
-        after = await world.root()
-        assert before.quic.tls._peer_certificate != after.quic.tls._peer_certificate
-        assert await before.is_alive()
-
-
-# -------------------------------------------------------------------------------------------- the size of a datagram
-
-
-class Narrow:
-    """A client's transport on a path that loses whatever is larger."""
-
-    def __init__(self, client: Client, carries: int) -> None:
-        self.carries = carries
-        self._client = client
-        self._hear = client.datagram_received
-        client.datagram_received = self._narrowed  # type: ignore[method-assign]
-
-    def _narrowed(self, data: bytes | str, addr: object) -> None:
-        if len(data) <= self.carries:
-            self._hear(data, addr)
-
-
-async def carried(world: World) -> quic_engine.Engine:
-    (connection,) = world.listener._connections
-    await world.until(lambda: connection.engine.is_established and connection.engine.probe.is_over)
-    return connection.engine
-
-
-@pytest.mark.parametrize("wanted", [1_200, 1_452, 8_952, 16_384])
-async def test_datagrams_grow_to_what_was_configured(tmp_path: Path, wanted: int) -> None:
-    async with served(tmp_path, quic={"max_datagram_size": wanted}) as world:
-        root = await world.root()
-        assert (await carried(world))._max_datagram_size == wanted
-        await make_topic(root)
-        assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
-        assert len((await root.ask(poll(1)))[1]) > MIB
-
-
-async def test_datagrams_are_no_larger_than_the_path_carries(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
-        root = await world.beginning()
-        Narrow(root, 1_420)
-        await root.wait_connected()
-        await root.log_in()
-        await make_topic(root)
-        engine = next(iter(world.listener._connections)).engine
-        while not engine.probe.is_over:
-            assert await root.is_alive()
-            await asyncio.sleep(0.01)
-        assert engine._max_datagram_size == 1_400
-        assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
-        assert len((await root.ask(poll(1)))[1]) > MIB
-
-
-async def test_a_path_that_becomes_narrower_is_noticed(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_datagram_size": 8_952}) as world:
-        root = await world.beginning()
-        path = Narrow(root, 10_000)
-        await root.wait_connected()
-        await root.log_in()
-        await make_topic(root)
-        assert (await carried(world))._max_datagram_size == 8_952
-        assert (await root.ask(frame(SEND, message_body(50_000))))[0] == 0
-        path.carries = 1_300
-        assert len((await root.ask(poll(1)))[1]) > 50_000
-        (connection,) = world.listener._connections
-        assert connection.engine._max_datagram_size <= 1_280
-
-
-async def test_datagrams_are_no_larger_than_the_client_takes(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
-        client = await world.beginning()
-        await client.wait_connected()
-        engine = await carried(world)
-        assert engine._max_datagram_size == 16_384
-        other = quic_engine.Engine(world.listener._rules, bytes(8), None)  # type: ignore[arg-type]
-        said = Buffer(capacity=64)
-        push_quic_transport_parameters(said, QuicTransportParameters(max_udp_payload_size=1472))
-        other._remote_initial_source_connection_id = None
-        other._parse_transport_parameters(said.data, from_session_ticket=True)
-        assert other.probe.largest == 1472

@@ -43,16 +43,14 @@ def sent_at_once(pacer: Pacer, now: float, most: int) -> int:
         pytest.param(1 << 25, 0.000_2, 115_000, id="here"),
     ],
 )
-def test_in_a_millisecond_comes_what_is_due_in_one_however_fast_the_path_is(
-    window: int, rtt: float, expected: int
-) -> None:
+def test_pacing_is_exact_however_fast_the_path_is(window: int, rtt: float, expected: int) -> None:
     pacer = Pacer(max_datagram_size=SIZE)
     pacer.update_rate(window, rtt)
     sent_at_once(pacer, 1.0, 1_000_000)
     assert sent_at_once(pacer, 1.001, 1_000_000) == pytest.approx(expected, rel=0.2)
 
 
-def test_who_was_silent_may_send_a_burst_and_no_more() -> None:
+def test_a_burst_after_silence_is_limited() -> None:
     pacer = Pacer(max_datagram_size=SIZE)
     pacer.update_rate(20 * SIZE, 0.1)
     assert sent_at_once(pacer, 1.0, 1000) == pytest.approx(BURST_DATAGRAMS, abs=1)
@@ -130,9 +128,7 @@ def rules() -> Rules:
 
 @pytest.mark.parametrize("loss", [0.0, 0.15])
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_and_answers_of_any_size_are_whole_whatever_is_lost_or_late(
-    rules: Rules, seed: int, loss: float
-) -> None:
+def test_requests_and_responses_of_any_size_survive_loss_and_delay(rules: Rules, seed: int, loss: float) -> None:
     path = Path(rules, seed, loss)
     choose = random.Random(seed)
     sizes = [choose.choice((1, 8, 100, 1_400, 3_000, 70_000)) for _ in range(150)]

@@ -76,7 +76,7 @@ class Socket:
         return found
 
 
-async def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: Path) -> None:
+async def test_a_server_sends_at_most_three_times_what_it_received_before_validation(tmp_path: Path) -> None:
     """To somebody who has not shown that he is where he says."""
 
     async with attacked(tmp_path) as world:
@@ -90,7 +90,7 @@ async def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_
         assert 0 < sum(map(len, heard)) <= 3 * len(octets)
 
 
-async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_path: Path) -> None:
+async def test_nor_to_an_address_that_a_client_only_pretends_to_have(tmp_path: Path) -> None:
     """Anybody can write anybody's address on a datagram: whoever lives there must not be drowned."""
 
     async with attacked(tmp_path) as world:
@@ -111,7 +111,7 @@ async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_p
         assert await root.is_alive()
 
 
-async def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path) -> None:
+async def test_a_client_with_too_short_a_connection_id_is_ignored(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         stranger = Socket(world)
         for size in (0, 4, 7):
@@ -123,7 +123,7 @@ async def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path
         assert world.connections == 0
 
 
-async def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path) -> None:
+async def test_clients_must_prove_their_address_while_there_are_many_handshakes(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         witness = await world.root()
         flood = Socket(world)
@@ -144,7 +144,7 @@ async def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path
         await world.until(lambda: world.connections <= 2)
 
 
-async def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
+async def test_a_retry_token_is_valid_for_one_address_only(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         taken: list[bytes] = []
         prove = world.listener._retry.create_token
@@ -163,7 +163,7 @@ async def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
         assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is told to prove it himself"
 
 
-async def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
+async def test_unfinished_handshakes_are_limited_in_number_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from many addresses, all of them real."""
@@ -189,7 +189,7 @@ async def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
         await world.until(lambda: world.connections <= 1)
 
 
-async def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path: Path) -> None:
+async def test_version_negotiation_answers_full_datagrams_only(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         stranger = Socket(world)
         head = b"\xc0" + (0x1A2A3A4A).to_bytes(4, "big") + b"\x08" + bytes(8) + b"\x08" + bytes(8)
@@ -204,7 +204,7 @@ async def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path
         assert await stranger.answers() == []
 
 
-async def test_who_is_not_known_is_reset_with_less_than_he_said_and_not_for_ever(tmp_path: Path) -> None:
+async def test_an_unknown_client_is_reset_with_fewer_bytes_than_it_sent(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         stranger = Socket(world)
         for size in (9, 21, 22, 40, 1200):
@@ -218,7 +218,9 @@ async def test_who_is_not_known_is_reset_with_less_than_he_said_and_not_for_ever
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_does_not_affect_other_connections(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Noise, hellos that were spoilt, and datagrams of a live connection that were spoilt on the way."""
 
     rng = random.Random(seed)
@@ -250,7 +252,7 @@ async def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other(
+async def test_invalid_frames_end_their_own_connection_only(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are encrypted as they should be, so that they are looked at."""
@@ -267,7 +269,7 @@ async def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other
     assert "defect" not in caplog.text, caplog.text
 
 
-async def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_path: Path) -> None:
+async def test_an_endless_handshake_message_is_not_collected(tmp_path: Path) -> None:
     async with attacked(tmp_path) as world:
         from aioquic import tls  # noqa: PLC0415
 
@@ -282,7 +284,7 @@ async def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_
         await client.terminated
 
 
-async def test_a_client_that_moves_again_and_again_stays_itself_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_client_that_changes_its_address_often_takes_no_more_memory(tmp_path: Path) -> None:
     """Its datagrams come from another port each time; answers go to the newest one, once it has shown it is there."""
 
     async with attacked(tmp_path) as world:
@@ -338,7 +340,7 @@ class Redirect:
         self._transport.close()
 
 
-async def test_nothing_is_resumed_and_nothing_comes_early(tmp_path: Path) -> None:
+async def test_there_is_no_resumption_and_no_early_data(tmp_path: Path) -> None:
     """Whatever writes could be replayed otherwise."""
 
     async with attacked(tmp_path) as world:
@@ -351,7 +353,7 @@ async def test_nothing_is_resumed_and_nothing_comes_early(tmp_path: Path) -> Non
         assert not client.quic.tls.early_data_accepted
 
 
-async def test_streams_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+async def test_short_lived_streams_leave_nothing_behind(tmp_path: Path) -> None:
     """Opened, reset, stopped, abandoned: thousands of them on one connection."""
 
     rng = random.Random(5)

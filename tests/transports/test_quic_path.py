@@ -36,14 +36,14 @@ def test_a_path_that_carries_nothing_larger_keeps_the_size_it_began_with() -> No
     assert probe.carried == DATAGRAM_BYTES_MIN
 
 
-def test_no_size_is_tried_that_the_peer_does_not_accept() -> None:
+def test_no_size_above_the_limit_of_the_peer_is_tried() -> None:
     probe = PathProbe(DATAGRAM_BYTES_MIN, LARGEST)
     probe.limit(1_452)
     probe.begin()
     assert search(probe, LARGEST) == [1_452]
 
 
-def test_the_search_begins_anew_on_another_path_and_when_nothing_gets_through() -> None:
+def test_the_search_restarts_on_another_path_or_when_nothing_gets_through() -> None:
     probe = PathProbe(1_400, LARGEST)
     probe.begin()
     assert probe.carried == 1_400

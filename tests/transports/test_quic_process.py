@@ -60,7 +60,7 @@ async def cluster_port(client: Client) -> bytes:
     return metadata
 
 
-def test_the_banner_and_the_cluster_say_where_it_is(start: Start) -> None:
+def test_the_banner_and_the_cluster_name_the_quic_address(start: Start) -> None:
     gateway = start(**ROOT)
     port = port_of(gateway)
     assert struct.pack("<H", port) in with_client(port, cluster_port)
@@ -68,7 +68,7 @@ def test_the_banner_and_the_cluster_say_where_it_is(start: Start) -> None:
     assert gateway.end() == 0
 
 
-def test_a_made_certificate_survives_a_restart(start: Start) -> None:
+def test_a_self_signed_certificate_survives_a_restart(start: Start) -> None:
     first = start(**ROOT)
     before = with_client(port_of(first), certificate)
     first.signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ def test_a_made_certificate_survives_a_restart(start: Start) -> None:
     assert second.end() == 0
 
 
-def test_a_hangup_has_certificates_read_again_and_ends_nothing(start: Start, tmp_path: Path) -> None:
+def test_sighup_reloads_certificates_and_closes_no_connection(start: Start, tmp_path: Path) -> None:
     def put() -> None:
         pair = certificates.self_signed()
         (tmp_path / "c.pem").write_bytes(pair.certificate)
@@ -107,13 +107,13 @@ def test_a_hangup_has_certificates_read_again_and_ends_nothing(start: Start, tmp
     assert gateway.end() == 0
 
 
-def test_certificate_files_that_are_missing_refuse_the_start(start: Start, tmp_path: Path) -> None:
+def test_missing_certificate_files_refuse_the_start(start: Start, tmp_path: Path) -> None:
     gateway = start(**ROOT, IGGY_QUIC_CERTIFICATE_SELF_SIGNED="false", IGGY_QUIC_CERTIFICATE_CERT_FILE="no.pem")
     assert gateway.end() == 2
     assert "quic.certificate: no.pem cannot be read" in gateway.refusal()
 
 
-def test_an_address_that_is_taken_refuses_the_start(start: Start) -> None:
+def test_an_address_in_use_refuses_the_start(start: Start) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

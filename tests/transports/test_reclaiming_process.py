@@ -43,7 +43,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
         assert not [line for line in (*gateway.out, *gateway.err) if "Traceback" in line or "ERROR" in line]
 
 
-async def test_an_unfinished_body_over_http_gives_way(besieged: Besieged) -> None:
+async def test_an_unfinished_http_body_is_reclaimed(besieged: Besieged) -> None:
     def head(name: str, size: int) -> bytes:
         lines = ("Content-Type: application/octet-stream", f"Content-Length: {size}")
         return besieged.head("POST", path, besieged.tokens[name], *lines)
@@ -59,7 +59,7 @@ async def test_an_unfinished_body_over_http_gives_way(besieged: Besieged) -> Non
         each.link.close()
 
 
-async def test_an_unfinished_request_over_quic_gives_way(besieged: Besieged) -> None:
+async def test_an_unfinished_quic_request_is_reclaimed(besieged: Besieged) -> None:
     async with contextlib.AsyncExitStack() as ends, await besieged.client("ordinary") as honest:
         slow = await quic(besieged, ends, window=MIB)
         assert (await slow.ask(requests.LoginUser("hostile", "password of hostile")))[0] == 0

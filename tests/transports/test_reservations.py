@@ -33,7 +33,7 @@ class Client:
         return self.reservation
 
 
-async def test_who_waits_goes_on_when_there_is_room() -> None:
+async def test_a_waiting_coroutine_resumes_when_memory_is_granted() -> None:
     room = Budget(8 * MIB)
     reservation = Reservation(room.account("a"))
     with crowded(room):
@@ -45,7 +45,7 @@ async def test_who_waits_goes_on_when_there_is_room() -> None:
     assert room.used == 0
 
 
-async def test_who_gives_up_leaves_no_gap() -> None:
+async def test_a_cancelled_wait_leaves_no_gap() -> None:
     room = Budget(8 * MIB)
     first, second = Reservation(room.account("a")), Reservation(room.account("a"))
     with crowded(room):
@@ -61,7 +61,7 @@ async def test_who_gives_up_leaves_no_gap() -> None:
     assert room.used == 0
 
 
-async def test_who_gives_up_in_the_turn_in_which_there_is_room_leaves_no_gap() -> None:
+async def test_a_wait_cancelled_while_it_is_granted_leaves_no_gap() -> None:
     room = Budget(8 * MIB)
     reservation = Reservation(room.account("a"))
     with crowded(room):
@@ -73,7 +73,7 @@ async def test_who_gives_up_in_the_turn_in_which_there_is_room_leaves_no_gap() -
     assert room.used == 0
 
 
-async def test_whose_connection_is_gone_waits_no_longer() -> None:
+async def test_a_wait_ends_with_its_connection() -> None:
     room = Budget(8 * MIB)
     reservation = Reservation(room.account("a"))
     with crowded(room):
@@ -84,7 +84,7 @@ async def test_whose_connection_is_gone_waits_no_longer() -> None:
             await taking
 
 
-async def test_without_a_free_part_even_a_little_waits() -> None:
+async def test_without_free_bytes_even_small_reservations_wait() -> None:
     room = Budget(8 * MIB)
     reservation = Reservation(room.account("a"), free_bytes=0)
     with crowded(room):
@@ -95,7 +95,7 @@ async def test_without_a_free_part_even_a_little_waits() -> None:
     reservation.close()
 
 
-async def test_a_poll_takes_as_much_room_as_it_may_return() -> None:
+async def test_a_poll_reserves_as_much_as_it_may_return() -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     bounded = reservations.reserve_poll(POLL, client.reservation, 8 * MIB)
@@ -109,7 +109,7 @@ async def test_a_poll_takes_as_much_room_as_it_may_return() -> None:
     assert room.used == 0
 
 
-async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_is_hardly_any() -> None:
+async def test_a_poll_returns_less_when_memory_is_scarce_and_waits_when_there_is_hardly_any() -> None:
     room = Budget(16 * MIB)
     granted = []
     clients = [Client(room)]
@@ -128,7 +128,7 @@ async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_i
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_a_response_that_is_larger_than_its_room_takes_none_from_others() -> None:
+async def test_a_response_above_its_reservation_takes_nothing_from_others() -> None:
     """One message is always returned, however large."""
     room = Budget(16 * MIB)
     client, other = Client(room), Client(room, "other")
@@ -145,7 +145,7 @@ async def test_a_response_that_is_larger_than_its_room_takes_none_from_others() 
     assert room.excess == 0
 
 
-async def test_what_is_in_excess_moves_with_a_login() -> None:
+async def test_excess_bytes_move_with_a_login() -> None:
     room, another = Budget(16 * MIB), Budget(16 * MIB)
     client = Client(room)
     client.reservation.hold(20 * MIB)
@@ -156,7 +156,7 @@ async def test_what_is_in_excess_moves_with_a_login() -> None:
     assert (another.used, another.excess) == (0, 0)
 
 
-async def test_whoever_has_much_unread_waits_with_more_and_others_do_not() -> None:
+async def test_a_user_with_much_unread_waits_and_others_do_not() -> None:
     room = Budget(16 * MIB)
     first, second, third, other = Client(room), Client(room), Client(room), Client(room, "other")
     first.reservation.hold(20 * MIB)
@@ -173,7 +173,7 @@ async def test_whoever_has_much_unread_waits_with_more_and_others_do_not() -> No
     assert (room.used, room.excess) == (0, 0)
 
 
-async def test_a_poll_in_hand_keeps_its_room_when_its_client_is_gone() -> None:
+async def test_a_poll_in_progress_keeps_its_memory_when_its_client_leaves() -> None:
     """What it reads is in memory until it has ended."""
     room = Budget(16 * MIB)
     client = Client(room)

@@ -120,7 +120,7 @@ def defaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"])
-async def test_ordinary_clients_keep_their_rate_and_memory_its_bounds(defaults: Besieged, kind: str) -> None:
+async def test_ordinary_clients_keep_their_rate_and_memory_stays_limited(defaults: Besieged, kind: str) -> None:
     allowed = await defaults.limit(*ROOMS) + OVERHEAD_BYTES
     async with ordinary(defaults) as pair, contextlib.AsyncExitStack() as ends:
         await pair.rounds(ROUNDS)

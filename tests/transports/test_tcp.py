@@ -1,19 +1,12 @@
-"""The TCP listener against raw sockets: whatever a client sends, however it is cut, and whatever it leaves undone.
-
-The listener runs in the test's process, on the loop that it has in production. What needs signals, limits of a process
-or its memory is in test_tcp_process.py. After every test nobody is connected and nothing is taken from the budget.
-"""
+"""The classic protocol over TCP: frames in any pieces, refused requests, deadlines, addresses, and the stop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +15,31 @@ import pytest
 from tests.app.access.support.world import ROOT
 from tests.storage.support.world import SlowDisk, reached
 from tests.support.clocks import Seconds
-from tests.transports.support.crowded import crowded, waiting
 from tests.transports.support.raw import (
     LOG_IN,
     OK,
     PING,
-    Raw,
-    Served,
     asked,
     frame,
     make_topic,
     message_body,
+    only_other,
     poll,
     served,
 )
 from tests.transports.wire.classic.support.plainly import parse
-from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
-from whippet.transports import connections, lingering_close, listening, tcp
+from whippet.transports import connections, lingering_close, tcp
 from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 
 MIB = 1 << 20
+
 SEND = 101
 
 
@@ -73,7 +64,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         await root.is_answered_in_order(50)
 
 
-async def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
+async def test_a_request_may_be_split_at_every_byte(tmp_path: Path) -> None:
     conversation = LOG_IN + asked(requests.CreateStream("one")) + frame(2) + PING + struct.pack("<I", 3) + PING
 
     async with served(tmp_path) as world:
@@ -96,7 +87,7 @@ async def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
         assert [await drop.answer() for _ in range(6)] == expected
 
 
-async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) -> None:
+async def test_a_send_may_be_split_anywhere_and_arrives_unchanged(tmp_path: Path) -> None:
     sizes = [1, 70, 300, SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
@@ -116,7 +107,7 @@ async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) 
         assert [len(one.payload) for one in parse(payload[16:], 64)] == sizes * 8
 
 
-async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others_their_turn(
+async def test_many_requests_in_one_segment_are_answered_in_portions(
     tmp_path: Path,
 ) -> None:
     count = 2 * SCRATCH_BYTES // len(PING)
@@ -147,7 +138,7 @@ async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_
 # -------------------------------------------------------------------------------------------- requests that are refused
 
 
-async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) -> None:
+async def test_requests_that_are_too_long_are_skipped_and_refused(tmp_path: Path) -> None:
     async with served(tmp_path, frame_bytes=12 * MIB) as world:
         stranger = await world.stranger()
         for code in (38, 1, SEND, 999_999):
@@ -168,7 +159,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         assert await stranger.answer() == OK
 
 
-async def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
+async def test_a_limit_applies_wherever_the_header_is_split(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root, other = await world.root(), await world.stranger()
         name = asked(requests.CreateStream("s"))[8:]
@@ -180,7 +171,7 @@ async def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
             assert await root.answer() == refusal(Code.INVALID_COMMAND), cut
 
 
-async def test_a_length_without_room_for_a_code_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+async def test_a_length_too_small_for_a_code_is_refused_and_the_connection_continues(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         assert await client.is_alive()
@@ -193,7 +184,7 @@ async def test_a_length_without_room_for_a_code_is_refused_and_the_connection_go
         assert [await first.answer(), await first.answer()] == [refusal(Code.INVALID_COMMAND), OK]
 
 
-async def test_unknown_codes_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+async def test_unknown_codes_are_refused_and_the_connection_continues(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         for client in (await world.stranger(), await world.root()):
             for code in (0, 2, 40, 45, 500, 0x7FFFFFFF, 0xFFFFFFFF):
@@ -226,7 +217,7 @@ async def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenti
         assert await root.ask(requests.GetMe()) == refusal(Code.UNAUTHENTICATED)
 
 
-async def test_who_guesses_over_many_connections_computes_little_and_holds_up_nobody(tmp_path: Path) -> None:
+async def test_guessing_passwords_over_many_connections_costs_little_and_delays_nobody(tmp_path: Path) -> None:
     """Names that are there and names that are not, as fast as they can be sent, from one address."""
 
     seconds = Seconds()
@@ -253,6 +244,7 @@ async def test_who_guesses_over_many_connections_computes_little_and_holds_up_no
 
 
 MOST = b"\xff\xff\xff\xff"
+
 BROKEN = {
     "a name that is not UTF-8": (202, b"\2\xff\xfe", Code.INVALID_FORMAT),
     "a name of half a surrogate pair": (202, b"\3\xed\xa0\x80", Code.INVALID_FORMAT),
@@ -271,7 +263,7 @@ BROKEN = {
 }
 
 
-async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+async def test_invalid_payloads_are_refused_and_the_connection_continues(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
@@ -288,7 +280,7 @@ async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path
 # ----------------------------------------------------------------------------------------------------------------- time
 
 
-async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Seconds) -> None:
+async def test_a_request_that_arrives_byte_by_byte_is_given_up(tmp_path: Path, time: Seconds) -> None:
     """A byte a second, whatever the first ones announce, and whoever sends it."""
 
     beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
@@ -334,7 +326,7 @@ async def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(t
         assert await root.is_alive()
 
 
-async def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
+async def test_thousands_of_silent_clients_are_closed_and_active_ones_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, time: Seconds
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -351,7 +343,7 @@ async def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
     assert not caplog.records
 
 
-async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Seconds) -> None:
+async def test_a_client_may_be_silent_after_its_login(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path) as world:
         root, other, stranger, witness = (
             await world.root(),
@@ -370,7 +362,7 @@ async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path,
         assert await root.is_alive()
 
 
-async def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_on(
+async def test_connections_above_the_limit_are_closed_at_once_and_the_others_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -388,274 +380,11 @@ async def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_o
     ]
 
 
-# ------------------------------------------------------------------------------- clients that do not take their answers
-
-
-@pytest.fixture
-def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system keeps little of what a client does not take, so that few bytes show what happens then."""
-    listen = listening.listen
-
-    async def listen_small(address: Address, setting: str, *, ipv6: bool) -> socket.socket:
-        listener = await listen(address, setting, ipv6=ipv6)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        return listener
-
-    monkeypatch.setattr(listening, "listen", listen_small)
-
-
-def only_other(world: Served, than: Raw | Sequence[Raw]) -> tcp.Connection:
-    known = ["{}:{}".format(*raw.link.getsockname()[:2]) for raw in ([than] if isinstance(than, Raw) else than)]
-    (found,) = (one for one in world.listener._connections if one.address not in known)
-    assert isinstance(found, tcp.Connection)
-    return found
-
-
-@pytest.mark.usefixtures("small_buffers")
-async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Seconds) -> None:
-    async with served(tmp_path) as world:
-        flooding, other = await world.stranger(receive_bytes=4096), await world.root()
-        flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
-        connection = only_other(world, than=other)
-        while connection._writable is None:
-            assert await other.is_alive()
-        assert connection._transport.get_write_buffer_size() < MIB
-        held = world.listener.budgets.frames.used
-        for _ in range(20):
-            await time.passes(2.9, world.listener, witness=other)
-            assert len(connection._intake.queue) <= QUEUE_MAX
-            assert world.listener.budgets.frames.used <= held + SCRATCH_BYTES
-        assert world.connections == 2
-        await time.passes(6, world.listener, witness=other)
-        with pytest.raises(OSError, match=r"reset|Broken"):
-            await flood
-        assert await other.is_alive()
-
-
-@pytest.mark.usefixtures("small_buffers")
-@pytest.mark.parametrize("half_closed", [False, True])
-async def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
-    tmp_path: Path, time: Seconds, half_closed: bool
-) -> None:
-    """Less than makes the listener stop reading, more than the operating system keeps."""
-
-    async with served(tmp_path) as world:
-        witness, client = await world.root(), await world.root(receive_bytes=4096)
-        await make_topic(client)
-        await client.send(frame(SEND, message_body(60_000)))
-        assert await client.answer() == OK
-        await client.send(poll(1))
-        if half_closed:
-            client.say_no_more()
-        connection = only_other(world, than=witness)
-        while not connection._transport.get_write_buffer_size():
-            assert await witness.is_alive()
-        await time.passes(1, world.listener, witness)
-        await time.passes(59, world.listener, witness)
-        assert world.connections == 2
-        await time.passes(2, world.listener, witness)
-        while world.connections == 2:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-@pytest.mark.usefixtures("small_buffers")
-async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Seconds) -> None:
-    async with served(tmp_path) as world:
-        other, slow = await world.root(), await world.root(receive_bytes=65536)
-        await make_topic(other)
-        await other.send(frame(SEND, message_body(*[MIB] * 24)))
-        assert await other.answer() == OK
-        await slow.send(poll(100))
-        status, length = struct.unpack("<II", await slow.exactly(8))
-        assert status == 0
-        payload = bytearray()
-        while len(payload) < length:
-            payload += await slow.exactly(min(2 * MIB, length - len(payload)))
-            # One that takes nothing would be closed many times over until all is there.
-            await time.passes(40, world.listener, witness=other)
-        assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
-        assert await slow.is_alive()
-
-
-async def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        root = await world.root()
-        await make_topic(root)
-        await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(requests.CreateStream("last")) + poll(8))
-        root.say_no_more()
-        assert await root.answer() == OK
-        assert (await root.answer())[0] == 0
-        status, payload = await root.answer()
-        assert status == 0
-        assert len(parse(payload[16:], 64)) == 8
-        assert await root.rest() == b""
-        many = await world.stranger()
-        await many.send(PING * 5000)
-        many.say_no_more()
-        assert await many.rest() == bytes(8) * 5000
-        silent = await world.stranger()
-        silent.say_no_more()
-        assert await silent.rest() == b""
-
-
-async def test_a_request_of_which_the_end_never_comes_is_not_carried_out(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
-        root, witness = await world.root(), await world.root()
-        await root.send(asked(requests.CreateStream("half"))[:-1])
-        root.say_no_more()
-        assert await root.rest() == b""
-        assert await witness.ask(requests.GetStreams()) == OK
-
-
-async def test_resets_in_the_middle_of_anything_concern_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        rng = random.Random(5)
-        async with served(tmp_path, frames_bytes=8 * MIB) as world:
-            root = await world.root()
-            await make_topic(root)
-            await root.send(frame(SEND, message_body(*[MIB] * 4)))
-            assert await root.answer() == OK
-            send = frame(SEND, message_body(*[300_000] * 5))
-            whole = [LOG_IN, LOG_IN + send * 3, LOG_IN + poll(4) * 20, PING * 3000, LOG_IN + poll(4) + send, MOST * 9]
-            for turn in range(120):
-                client = await world.stranger()
-                octets = rng.choice(whole)
-                with contextlib.suppress(OSError):
-                    async with asyncio.timeout(0.02):
-                        # All of it may be more than the listener takes before somebody reads.
-                        await client.send(octets[: rng.randrange(1, len(octets) + 1)])
-                if turn % 3 == 0 and octets.startswith(LOG_IN):
-                    with contextlib.suppress(EOFError, TimeoutError):
-                        async with asyncio.timeout(0.01):
-                            await client.exactly(rng.randrange(1, 200_000))
-                client.reset()
-                if turn % 10 == 0:
-                    assert await root.is_alive()
-            await root.send(poll(1))
-            assert (await root.answer())[0] == 0
-    assert not caplog.records
-
-
-# ------------------------------------------------------------------------------------------------- the budget of frames
-
-
-async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tmp_path: Path) -> None:
-    limit = 16 * MIB
-
-    async with served(tmp_path, frames_bytes=limit) as world:
-        root = await world.root()
-        await make_topic(root)
-        body, budget = message_body(*[MIB - 100] * 4), world.listener.budgets.frames
-        clients = [await world.root() for _ in range(24)]
-        most = 0
-
-        async def sending(client: Raw) -> None:
-            nonlocal most
-            for _ in range(2):
-                await client.send(frame(SEND, body))
-                most = max(most, budget.used)
-                assert await client.answer() == OK
-
-        await asyncio.gather(*(sending(client) for client in clients))
-        assert len(body) < most <= limit + len(body)
-        await root.send(asked(requests.GetStream(0)))
-        status, payload = await root.answer()
-        assert status == 0
-        assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
-
-
-async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Seconds) -> None:
-    async with served(tmp_path, frames_bytes=8 * MIB) as world:
-        waits, leaves, witness = [await world.root() for _ in range(3)]
-        await make_topic(witness)
-        with crowded(world.listener.budgets.frames):
-            for number, client in enumerate((leaves, waits), 1):
-                await client.send(frame(SEND, message_body(2 * MIB))[: 2 * MIB - 1000 * number])
-                while waiting(world.listener.budgets.frames) < number:
-                    assert await witness.is_alive()
-            await time.passes(1000, world.listener, witness)
-            assert world.connections == 3
-            only_other(world, than=(waits, witness)).abort()
-        assert await leaves.is_closed()
-        await time.passes(29, world.listener, witness)
-        assert world.connections == 2, "the time begins when there is room"
-        await waits.send(frame(SEND, message_body(2 * MIB))[2 * MIB - 2000 :])
-        assert await waits.answer() == OK
-
-
-async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_path: Path, time: Seconds) -> None:
-    """Not for what it announces."""
-    async with served(tmp_path) as world:
-        much, little, witness = await world.root(), await world.root(), await world.root()
-        octets = frame(SEND, message_body(60 * MIB))
-        await much.send(octets[: 20 * MIB])
-        await little.send(octets[:18])
-        while world.listener.budgets.frames.used < 20 * MIB:
-            assert await witness.is_alive()
-        await time.passes(31, world.listener, witness)
-        assert await little.is_closed()
-        assert world.connections == 2
-        await time.passes(21, world.listener, witness)
-        assert await much.is_closed()
-
-
-# --------------------------------------------------------------------------------------- responses that nobody takes
-
-
-async def logged_in(world: Served, name: str, *, receive_bytes: int | None = None) -> Raw:
-    client = await world.stranger(receive_bytes=receive_bytes)
-    status, _ = await client.ask(requests.LoginUser(name, "their password", "test", "test"))
-    assert status == 0
-    return client
-
-
-@pytest.mark.usefixtures("small_buffers")
-async def test_clients_that_do_not_read_what_they_poll_are_bounded_and_give_way(tmp_path: Path, time: Seconds) -> None:
-    """Thirty of them would have 30 * 16 MiB."""
-    async with served(tmp_path, responses_bytes=16 * MIB) as world:
-        root, room = await world.root(), world.listener.budgets.responses
-        await make_topic(root)
-        everything = Permissions(GlobalPermissions(poll_messages=True))
-        for name in ("hostile", "honest"):
-            created = requests.CreateUser(name, "their password", UserStatus.ACTIVE, everything)
-            assert (await root.ask(created))[0] == 0
-        await root.send(frame(SEND, message_body(*[MIB // 4] * 64)))
-        assert await root.answer() == OK
-        hostile = [await logged_in(world, "hostile", receive_bytes=4096) for _ in range(30)]
-        honest = await logged_in(world, "honest")
-        for client in hostile:
-            await client.send(poll(100))
-        while not waiting(room):
-            assert await honest.is_alive()
-        assert room.used <= 18 * MIB
-        for _ in range(3):
-            await honest.send(poll(100))
-            assert (await honest.answer())[0] == 0
-            assert room.used <= 18 * MIB
-        for _ in range(8):
-            await time.passes(1, world.listener, root)
-        assert world.connections < 32, "who takes nothing is not kept while others wait"
-
-
-async def test_a_poll_returns_less_when_room_is_scarce(tmp_path: Path) -> None:
-    async with served(tmp_path, responses_bytes=8 * MIB) as world:
-        root = await world.root()
-        await make_topic(root)
-        await root.send(frame(SEND, message_body(*[MIB // 4] * 64)))
-        assert await root.answer() == OK
-        await root.send(poll(100))
-        _, payload = await root.answer()
-        assert MIB < len(payload) <= 4 * MIB + 1000
-        assert world.listener.budgets.responses.used == 0
-
-
 # ----------------------------------------------------------------------------------------------------- other protocols
 
 
 @pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1\r\n", b"POST /streams HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n"])
-async def test_http_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
+async def test_an_http_client_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
     async with served(tmp_path) as world:
         world.listener.gateway.addresses.http = 4711
         client = await world.stranger()
@@ -674,7 +403,7 @@ async def test_http_on_this_port_is_told_where_http_is(tmp_path: Path, request_l
         assert b"HTTP is turned off" in await client.rest()
 
 
-async def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: Path) -> None:
+async def test_a_later_frame_that_looks_like_http_is_a_frame(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
         assert await client.is_alive()
@@ -698,7 +427,7 @@ async def test_ipv6(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- the stop
 
 
-async def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Path) -> None:
+async def test_a_stop_finishes_requests_in_progress_and_closes_all_connections(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
         root, idle, partial = await world.root(), await world.root(), await world.root()
@@ -720,7 +449,7 @@ async def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Pa
         await stopping
 
 
-async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: Path) -> None:
+async def test_a_stop_loses_no_response_of_a_busy_client(tmp_path: Path) -> None:
     """Requests that nobody has read would make the kernel forget what it has not sent yet."""
 
     disk = SlowDisk()
@@ -751,7 +480,7 @@ async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: 
         await stopping
 
 
-async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_off(
+async def test_a_client_that_ignores_the_end_of_its_connection_is_aborted(
     tmp_path: Path, time: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.001)
@@ -779,7 +508,7 @@ async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_o
         await stopping
 
 
-async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_ends_after_its_timeout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with served(tmp_path) as world:
         stuck = await world.root(receive_bytes=4096)
         await make_topic(stuck)
@@ -797,7 +526,7 @@ async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplo
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
-async def test_what_is_wrong_with_a_send_is_nothing_to_those_who_may_not_send_it(tmp_path: Path, size: int) -> None:
+async def test_an_invalid_send_is_not_described_without_permission_to_send(tmp_path: Path, size: int) -> None:
     async with served(tmp_path) as world:
         root, alice, stranger = await world.root(), await world.stranger(), await world.stranger()
         await make_topic(root)

@@ -129,7 +129,7 @@ def stopped_cleanly(gateway: Gateway) -> None:
     assert "defect" not in str(gateway)
 
 
-def test_a_request_in_hand_is_finished_and_everybody_is_closed_before_the_end(start: Start) -> None:
+def test_a_stop_finishes_the_request_in_progress_and_closes_all_connections(start: Start) -> None:
     gateway = start(SLOW_COMMAND, **QUIET)
     with logged_in(gateway) as client, logged_in(gateway) as idle, logged_in(gateway) as partial:
         make_topic(client)
@@ -154,7 +154,7 @@ def test_a_request_in_hand_is_finished_and_everybody_is_closed_before_the_end(st
     stopped_cleanly(again)
 
 
-def test_without_descriptors_the_connected_are_served_and_later_everybody_again(start: Start) -> None:
+def test_without_file_descriptors_open_connections_are_served(start: Start) -> None:
     gateway = start(FEW_FILES, **QUIET)
     with logged_in(gateway) as client, contextlib.ExitStack() as crowd:
         make_topic(client)
@@ -186,7 +186,7 @@ def _answered(client: Client) -> bool:
         return False
 
 
-def test_many_who_flood_and_never_read_do_not_fill_the_memory(start: Start) -> None:
+def test_many_flooding_clients_do_not_fill_the_memory(start: Start) -> None:
     """Strangers, with the smallest request that there is: thousands of them fit into one read of the listener."""
     gateway = start(SMALL_BUFFERS, **QUIET)
     with logged_in(gateway) as client, contextlib.ExitStack() as crowd:
@@ -239,7 +239,7 @@ def test_large_requests_at_once_stay_within_the_budget(start: Start) -> None:
     stopped_cleanly(gateway)
 
 
-def test_a_second_server_on_the_same_folder_is_refused_and_the_first_serves_on(start: Start) -> None:
+def test_a_second_server_on_the_same_folder_is_refused(start: Start) -> None:
     first = start(**QUIET)
     with logged_in(first) as client:
         second = start(**QUIET)
@@ -248,7 +248,7 @@ def test_a_second_server_on_the_same_folder_is_refused_and_the_first_serves_on(s
         assert client.say(PING) == (0, b"")
 
 
-def test_tls_files_that_are_missing_are_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_missing_tls_files_are_refused_in_one_line(start: Start, tmp_path: Path) -> None:
     missing = str(tmp_path / "nothing.pem")
     gateway = start(
         **QUIET,
@@ -262,7 +262,7 @@ def test_tls_files_that_are_missing_are_refused_in_one_line(start: Start, tmp_pa
     assert "tcp.tls" in gateway.refusal()
 
 
-def test_no_secret_reaches_a_file_or_the_log_at_its_most_talkative(start: Start, tmp_path: Path) -> None:
+def test_no_secret_reaches_a_file_or_the_most_verbose_log(start: Start, tmp_path: Path) -> None:
     secrets = ["aliceZalice-2", "newZalice-3", "guessZguess-4", ROOT["IGGY_ROOT_PASSWORD"]]
     alices, new, guess, _ = secrets
     gateway = start(**QUIET, IGGY_SYSTEM_LOGGING_LEVEL="trace", IGGY_DISPLAY_CONFIG="1")
@@ -298,7 +298,7 @@ def test_no_secret_reaches_a_file_or_the_log_at_its_most_talkative(start: Start,
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
-def test_a_root_password_that_was_made_up_is_said_once_and_kept_nowhere(start: Start, tmp_path: Path) -> None:
+def test_a_generated_root_password_is_printed_once_and_stored_nowhere(start: Start, tmp_path: Path) -> None:
     gateway = start(IGGY_HTTP_ENABLED="false", IGGY_SYSTEM_LOGGING_LEVEL="trace")
     password = gateway.line(r"password +(\S+)").group(1)
     with Client(gateway) as client:

@@ -35,7 +35,7 @@ async def option_of(tmp_path: Path, wanted: TcpSocket, level: int, option: int) 
 
 @pytest.mark.parametrize("keepalive", [True, False])
 @pytest.mark.parametrize("nodelay", [True, False])
-async def test_keepalive_and_nodelay_are_as_they_are_wanted(tmp_path: Path, keepalive: bool, nodelay: bool) -> None:
+async def test_keepalive_and_nodelay_are_configurable(tmp_path: Path, keepalive: bool, nodelay: bool) -> None:
     wanted = TcpSocket(override_defaults=True, keepalive=keepalive, nodelay=nodelay)
     assert bool(await option_of(tmp_path / "a", wanted, socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is keepalive
     assert bool(await option_of(tmp_path / "b", wanted, socket.IPPROTO_TCP, socket.TCP_NODELAY)) is nodelay
@@ -48,14 +48,12 @@ async def test_keepalive_and_nodelay_are_as_they_are_wanted(tmp_path: Path, keep
         (socket.SO_SNDBUF, TcpSocket(override_defaults=True, send_buffer_size=50_000)),
     ],
 )
-async def test_buffers_are_as_large_as_they_are_wanted(tmp_path: Path, option: int, wanted: TcpSocket) -> None:
+async def test_buffer_sizes_are_configurable(tmp_path: Path, option: int, wanted: TcpSocket) -> None:
     # Linux says twice what it was asked for.
     assert await option_of(tmp_path, wanted, socket.SOL_SOCKET, option) == 2 * 50_000
 
 
-async def test_a_buffer_that_the_system_does_not_give_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_buffer_that_the_system_limits_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with served(tmp_path, tcp=Tcp(socket=TcpSocket(override_defaults=True, recv_buffer_size=2**30))):
         pass
     assert "tcp.socket.recv_buffer_size = 1073741824: the operating system grants " in caplog.text
@@ -84,7 +82,7 @@ async def stuck(world: Served) -> Raw:
     return client
 
 
-async def test_what_a_client_does_not_take_in_time_is_dropped_when_the_connection_is_closed(tmp_path: Path) -> None:
+async def test_unread_bytes_are_dropped_when_a_closing_connection_lingers_too_long(tmp_path: Path) -> None:
     wanted = TcpSocket(override_defaults=True, send_buffer_size=4096, linger=LINGER)
     # Without it the client would be kept until it has stalled for longer than this test may take.
     async with served(tmp_path, tcp=Tcp(socket=wanted), stalled_seconds=3600.0) as world:
@@ -108,7 +106,7 @@ class BothKinds:
 
 
 @pytest.mark.parametrize(("ipv6", "host"), [(True, "::1"), (False, "127.0.0.1")])
-async def test_a_name_that_stands_for_both_is_listened_on_as_it_is_wanted(
+async def test_a_name_with_both_families_listens_on_the_configured_one(
     monkeypatch: pytest.MonkeyPatch, ipv6: bool, host: str
 ) -> None:
     monkeypatch.setattr(asyncio, "get_running_loop", BothKinds)
@@ -116,12 +114,12 @@ async def test_a_name_that_stands_for_both_is_listened_on_as_it_is_wanted(
         assert listening.effective(listener).host == host
 
 
-async def test_the_listener_is_at_an_ipv6_address_where_that_is_wanted(tmp_path: Path) -> None:
+async def test_ipv6_can_be_configured(tmp_path: Path) -> None:
     async with served(tmp_path, tcp=Tcp(ipv6=True), address=Address("::1", 0)) as world:
         assert await (await world.root()).is_alive()
 
 
-async def test_an_ipv4_address_is_none_to_listen_on_with_ipv6(tmp_path: Path) -> None:
+async def test_an_ipv4_address_is_refused_with_ipv6(tmp_path: Path) -> None:
     with pytest.raises(ListenError, match=r"^cannot listen on 127\.0\.0\.1:0 \(tcp\.address\): "):
         async with served(tmp_path, tcp=Tcp(ipv6=True)):
             pass

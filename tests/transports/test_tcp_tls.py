@@ -65,7 +65,7 @@ async def connected(world: Served, context: ssl.SSLContext, name: str | None = N
             await writer.wait_closed()
 
 
-async def test_a_client_that_trusts_anybody_does_everything_over_a_made_certificate(tmp_path: Path) -> None:
+async def test_a_client_without_verification_works_with_a_self_signed_certificate(tmp_path: Path) -> None:
     async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
         assert await client.say(LOG_IN) == (0, bytes(4))
         assert (await client.say(asked(requests.CreateStream("s"))))[0] == 0
@@ -77,7 +77,7 @@ async def test_a_client_that_trusts_anybody_does_everything_over_a_made_certific
         assert [len(one.payload) for one in parse(payload[16:], 64)] == [MIB] * 12
 
 
-async def test_a_certificate_from_files_is_verified_by_who_trusts_it_only(tmp_path: Path) -> None:
+async def test_a_configured_certificate_is_verified_by_clients_that_trust_it(tmp_path: Path) -> None:
     certificate, key = certificates.self_signed()
     (tmp_path / "cert.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
@@ -94,7 +94,7 @@ async def test_a_certificate_from_files_is_verified_by_who_trusts_it_only(tmp_pa
                     pass
 
 
-def test_files_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
+def test_unusable_tls_files_are_refused_by_name(tmp_path: Path) -> None:
     certificate, key = (tmp_path / name for name in ("cert.pem", "key.pem"))
     tls = Tls(enabled=True, self_signed=False, cert_file=str(certificate), key_file=str(key))
     with pytest.raises(ConfigError, match=r"cert\.pem is missing"):
@@ -108,7 +108,7 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
             server(tls)
 
 
-async def test_who_speaks_something_else_is_closed_and_leaves_no_line_in_the_log(
+async def test_a_client_without_tls_is_closed_without_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -129,7 +129,7 @@ async def test_who_speaks_something_else_is_closed_and_leaves_no_line_in_the_log
     assert not [record for record in caplog.records if "handshake" in record.message]
 
 
-async def test_a_client_that_ends_with_requests_in_hand_leaves_no_line_in_the_log(
+async def test_a_client_that_leaves_with_requests_in_progress_causes_no_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -140,14 +140,14 @@ async def test_a_client_that_ends_with_requests_in_hand_leaves_no_line_in_the_lo
     assert not caplog.records
 
 
-async def test_who_does_not_get_through_the_handshake_is_closed_like_any_silent_client(tmp_path: Path) -> None:
+async def test_an_unfinished_handshake_is_closed_like_a_silent_client(tmp_path: Path) -> None:
     async with served(tmp_path, tls=server(), silence_before_login=0.3) as world:
         silent = [await world.stranger() for _ in range(50)]
         await silent[0].send(b"\x16\x03\x01\x02")
         await asyncio.gather(*(client.is_closed() for client in silent))
 
 
-async def test_who_is_in_the_handshake_counts_as_a_connection(tmp_path: Path) -> None:
+async def test_a_handshake_in_progress_counts_as_a_connection(tmp_path: Path) -> None:
     async with served(tmp_path, tls=server(), connections=3) as world, connected(world, unverified()) as client:
         silent = [await world.stranger() for _ in range(2)]
         assert await (await world.stranger()).is_closed()
@@ -160,7 +160,7 @@ async def test_who_is_in_the_handshake_counts_as_a_connection(tmp_path: Path) ->
             assert await next_one.say(PING) == (0, b"")
 
 
-async def test_a_stop_waits_neither_for_handshakes_nor_for_farewells(
+async def test_a_stop_waits_neither_for_handshakes_nor_for_tls_shutdowns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_handshakes, "FAREWELL_SECONDS", 0.2)
@@ -186,7 +186,7 @@ async def test_a_stop_waits_neither_for_handshakes_nor_for_farewells(
         assert await silent.is_closed()
 
 
-async def test_tls_on_a_port_without_it_is_closed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tls_on_a_plain_port_is_closed_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with served(tmp_path) as world:
             with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -195,7 +195,7 @@ async def test_tls_on_a_port_without_it_is_closed_and_said(tmp_path: Path, caplo
     assert [record.message for record in caplog.records if record.name == tcp.__name__ and "TLS" in record.message]
 
 
-async def test_a_topic_made_over_tls_is_the_same_without(tmp_path: Path) -> None:
+async def test_a_topic_created_over_tls_is_visible_without_tls(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         await make_topic(await world.root())
     async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:

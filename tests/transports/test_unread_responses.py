@@ -70,7 +70,7 @@ async def test_over_quic_many_small_responses_wait_for_the_window_as_a_large_one
         await given_back(world.listener.budgets.responses)
 
 
-async def test_over_quic_a_poll_whose_client_goes_while_it_is_carried_out_leaves_nothing(tmp_path: Path) -> None:
+async def test_over_quic_a_poll_whose_client_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         await with_messages(await world.root(), *[MIB] * 4)
         client, room = await world.root(), world.listener.budgets.responses
@@ -87,7 +87,7 @@ async def test_over_quic_a_poll_whose_client_goes_while_it_is_carried_out_leaves
 # ------------------------------------------------------------------------------------------------------------ HTTP
 
 
-async def test_over_http_responses_that_are_no_polls_take_room_and_wait_for_it(tmp_path: Path) -> None:
+async def test_over_http_other_responses_reserve_memory_and_wait_for_it(tmp_path: Path) -> None:
     made = 0
 
     async def large(call: Call) -> HttpResponse:
@@ -116,7 +116,7 @@ async def test_over_http_responses_that_are_no_polls_take_room_and_wait_for_it(t
         await given_back(room)
 
 
-async def test_a_tail_that_is_not_read_takes_room(tmp_path: Path) -> None:
+async def test_an_unread_tail_holds_memory(tmp_path: Path) -> None:
     async with serving(tmp_path, Http(max_request_size=8 * MIB), **PATIENT) as world:
         link, room = await world.link(), world.api.budgets.responses
         assert (await link.ask(world.request("POST", "/streams", {"name": "s"}))).status == 200
@@ -151,7 +151,7 @@ async def channel(world: Talking) -> tuple[Link, Budget]:
     return raw.link, world.websockets.budgets.responses
 
 
-async def test_what_a_channel_was_sent_takes_room_until_it_is_read(tmp_path: Path) -> None:
+async def test_unread_messages_of_a_channel_hold_memory(tmp_path: Path) -> None:
     async with talking(tmp_path, http=Http(max_request_size=8 * MIB)) as world:
         asked: tuple[dict[str, Any], ...] = (
             {"cmd": "poll_messages", "stream": "s", "topic": "t", "value": 0},

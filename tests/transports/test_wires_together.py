@@ -117,7 +117,9 @@ def plain(rng: random.Random, count: int, *, uniform: bool = False, headers: boo
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("uniform", [False, True])
 @pytest.mark.parametrize("count", [1, 5, 40])
-async def test_what_anyone_sends_all_read_as_it_was(tmp_path: Path, count: int, uniform: bool, headers: bool) -> None:
+async def test_messages_of_any_client_are_read_unchanged_by_all(
+    tmp_path: Path, count: int, uniform: bool, headers: bool
+) -> None:
     rng = random.Random(count)
 
     async with party(tmp_path) as friends:
@@ -157,7 +159,7 @@ async def test_a_slice_from_the_middle_of_a_batch_is_the_same_for_all(tmp_path: 
 
 
 @pytest.mark.parametrize("count", [1, 40])
-async def test_headers_that_are_none_go_to_everybody_as_they_are(tmp_path: Path, count: int) -> None:
+async def test_undecodable_user_headers_reach_all_clients_unchanged(tmp_path: Path, count: int) -> None:
     async with party(tmp_path) as friends:
         rng = random.Random(1)
         for way in WAYS:
@@ -169,7 +171,7 @@ async def test_headers_that_are_none_go_to_everybody_as_they_are(tmp_path: Path,
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-async def test_times_at_the_end_of_time_are_the_same_for_all(tmp_path: Path, count: int) -> None:
+async def test_the_latest_times_are_the_same_for_all(tmp_path: Path, count: int) -> None:
     async with party(tmp_path) as friends:
         rng = random.Random(1)
         for way in WAYS:
@@ -201,7 +203,7 @@ async def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
         assert first != second
 
 
-async def test_each_wire_is_told_the_sizes_that_its_servers_count(tmp_path: Path) -> None:
+async def test_each_protocol_reports_the_sizes_that_its_servers_count(tmp_path: Path) -> None:
     """117 messages of 57 bytes: with headers of 64 bytes before 0.9, and as they are in the log since."""
     async with served(tmp_path) as world:
         new, old = await with_topic(world), await world.root()
@@ -226,7 +228,7 @@ async def test_each_wire_is_told_the_sizes_that_its_servers_count(tmp_path: Path
             assert struct.pack("<Q", in_log) not in payload
 
 
-async def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path: Path) -> None:
+async def test_stored_offsets_and_partitioning_are_shared(tmp_path: Path) -> None:
     """Keys go where they go on the other wire; what one has committed the other goes on from."""
 
     async with served(tmp_path) as world:

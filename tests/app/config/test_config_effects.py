@@ -106,12 +106,12 @@ quic.enabled | app/test_server_process.py | IGGY_QUIC_ENABLED
 quic.address | transports/test_quic_process.py | IGGY_QUIC_ADDRESS
 quic.max_concurrent_bidi_streams | transports/test_http3.py | max_concurrent_bidi_streams
 quic.initial_mtu | app/test_settings.py | initial_mtu
-quic.max_datagram_size | transports/test_quic.py | max_datagram_size
+quic.max_datagram_size | transports/test_quic_endings.py | max_datagram_size
 quic.send_window | transports/test_http3.py | quic.send_window
 quic.receive_window | app/test_settings.py | receive_window
 quic.stream_receive_window | app/test_settings.py | stream_receive_window
 quic.keep_alive_interval | app/test_settings.py | keep_alive_interval
-quic.max_idle_timeout | transports/test_quic.py | max_idle_timeout
+quic.max_idle_timeout | transports/test_quic_endings.py | max_idle_timeout
 quic.certificate.self_signed | transports/test_certificates.py | self_signed
 quic.certificate.cert_file | transports/test_quic_process.py | IGGY_QUIC_CERTIFICATE_CERT_FILE
 quic.certificate.key_file | transports/test_quic_process.py | IGGY_QUIC_CERTIFICATE_KEY_FILE
@@ -126,11 +126,11 @@ websocket.max_write_buffer_size | transports/websocket/test_binary.py | max_writ
 websocket.max_message_size | transports/websocket/test_binary.py | max_message_size
 websocket.max_frame_size | transports/websocket/test_binary.py | max_frame_size
 websocket.accept_unmasked_frames | transports/websocket/test_binary.py | accept_unmasked_frames
-websocket.channel.subscriptions | transports/websocket/test_subscriptions.py | websocket.channel.subscriptions
-websocket.channel.subscriptions_total | transports/websocket/test_subscriptions.py | subscriptions_total
-websocket.channel.subscriptions_per_user | transports/websocket/test_subscriptions.py | subscriptions_per_user
-websocket.channel.ping_time | transports/websocket/test_channel.py | ping_time
-websocket.channel.silence_time | transports/websocket/test_channel.py | silence_time
+websocket.channel.subscriptions | transports/websocket/test_subscription_limits.py | websocket.channel.subscriptions
+websocket.channel.subscriptions_total | transports/websocket/test_subscription_limits.py | subscriptions_total
+websocket.channel.subscriptions_per_user | transports/websocket/test_subscription_limits.py | subscriptions_per_user
+websocket.channel.ping_time | transports/websocket/test_text_connection.py | ping_time
+websocket.channel.silence_time | transports/websocket/test_text_connection.py | silence_time
 websocket.tls.enabled | app/test_settings.py | IGGY_WEBSOCKET_TLS_ENABLED
 websocket.tls.self_signed | app/test_settings.py | IGGY_WEBSOCKET_TLS_SELF_SIGNED
 websocket.tls.cert_file | app/test_settings.py | IGGY_WEBSOCKET_TLS_CERT_FILE
@@ -167,8 +167,8 @@ system.message_deduplication.expiry | app/commands/test_deduplication.py | Messa
 system.recovery.recreate_missing_state | storage/test_catalog.py | recreate_missing_state
 system.sharding.pin_cores | app/config/test_config_store_options.py | IGGY_SYSTEM_SHARDING_PIN_CORES
 system.sharding.cpu_allocation | app/config/test_config_store_options.py | IGGY_SYSTEM_SHARDING_CPU_ALLOCATION
-system.protocol.oldest | transports/test_modern_tcp.py | oldest
-system.protocol.newest | transports/test_modern_tcp.py | newest
+system.protocol.oldest | transports/test_modern_logins.py | oldest
+system.protocol.newest | transports/test_modern_logins.py | newest
 system.limits.tail_bytes | storage/test_reading.py | tail_bytes_max
 system.limits.unflushed_bytes | storage/test_write_pipeline.py | unflushed_bytes_max
 system.limits.partition_unflushed_bytes | storage/test_write_pipeline.py | partition_unflushed_bytes_max
@@ -180,9 +180,9 @@ system.limits.loop_append_bytes | storage/test_loop_appends.py | loop_append_byt
 system.limits.read_bytes | storage/test_reading.py | read_bytes_max
 system.limits.open_files | app/test_settings.py | IGGY_SYSTEM_LIMITS_OPEN_FILES
 system.limits.frame_bytes | transports/test_tcp.py | frame_bytes
-system.limits.frames_bytes | transports/test_tcp.py | frames_bytes
+system.limits.frames_bytes | transports/test_tcp_backpressure.py | frames_bytes
 system.limits.unauthenticated_bytes | app/test_settings.py | IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES
-system.limits.responses_bytes | transports/test_tcp.py | responses_bytes=8 * MIB
+system.limits.responses_bytes | transports/test_tcp_backpressure.py | responses_bytes=8 * MIB
 system.limits.streams | transports/test_catalogue_limits.py | streams=2
 system.limits.topics_per_stream | transports/test_catalogue_limits.py | topics_per_stream=2
 system.limits.partitions | transports/test_catalogue_limits.py | system.limits.partitions
@@ -191,10 +191,10 @@ system.limits.consumer_groups_per_topic | transports/test_catalogue_limits.py | 
 system.limits.connections | transports/test_tcp.py | system.limits.connections = 3
 system.limits.silence_before_login | transports/test_tcp_tls.py | silence_before_login
 system.limits.frame_time | app/test_settings.py | frame_time=7.0
-system.limits.session_answers | transports/test_modern_tcp.py | session_answers
-system.limits.session_memory | transports/test_modern_tcp.py | session_memory
-system.limits.waiting_polls | transports/test_next_conversation.py | waiting_polls=9
-system.limits.waiting_polls_per_user | transports/test_next_conversation.py | waiting_polls_per_user=5
+system.limits.session_answers | transports/test_modern_sessions.py | session_answers
+system.limits.session_memory | transports/test_modern_sessions.py | session_memory
+system.limits.waiting_polls | transports/test_next_deferred_polls.py | waiting_polls=9
+system.limits.waiting_polls_per_user | transports/test_next_deferred_polls.py | waiting_polls_per_user=5
 system.limits.producers | storage/test_append_once.py | producers_max
 system.limits.producer_answers | storage/test_append_once.py | producer_answers_max
 system.limits.stop_time | app/test_settings.py | IGGY_SYSTEM_LIMITS_STOP_TIME

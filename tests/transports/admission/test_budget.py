@@ -50,7 +50,7 @@ def crowded(room: Budget) -> Client:
     return blocking
 
 
-def test_one_account_can_have_half_and_there_is_something_left_for_one_more() -> None:
+def test_one_account_can_have_half_of_a_budget_and_leaves_room_for_one_more() -> None:
     room = Budget(LIMIT)
     held = []
     for name in range(4):
@@ -61,7 +61,7 @@ def test_one_account_can_have_half_and_there_is_something_left_for_one_more() ->
     assert held == [32, 16, 8, 4]
 
 
-def test_an_account_is_one_however_many_claims_it_has() -> None:
+def test_an_account_is_shared_by_all_its_claims() -> None:
     room = Budget(LIMIT)
     clients = [Client(room.account("same")) for _ in range(100)]
     while any(client.claim.reserve(MIB) for client in clients if room.account("same").has_room(MIB)):
@@ -97,7 +97,7 @@ def test_the_account_that_holds_least_is_served_first() -> None:
     assert order == ["newcomer"] or order[0] == "newcomer"
 
 
-def test_within_an_account_the_one_that_waits_longest_is_served_first() -> None:
+def test_within_an_account_the_longest_waiting_claim_is_served_first() -> None:
     room = Budget(LIMIT)
     blocking = crowded(room)
     waiting = [Client(room.account("b")) for _ in range(3)]
@@ -110,7 +110,7 @@ def test_within_an_account_the_one_that_waits_longest_is_served_first() -> None:
     assert [each.granted for each in waiting] == [[MIB]] * 3
 
 
-def test_requests_that_are_all_half_received_cannot_block_each_other() -> None:
+def test_requests_that_are_all_half_received_do_not_block_each_other() -> None:
     """Eight requests of a fourth of the room each. Without rule 5 none of them would ever be whole."""
     room, size, step = Budget(LIMIT), LIMIT // 4, MIB
     clients = [Client(room.account("same")) for _ in range(8)]
@@ -151,7 +151,7 @@ def test_one_claim_at_a_time_may_exceed_the_limit() -> None:
     assert room.used == 0
 
 
-def test_a_small_claim_that_waits_goes_on_as_soon_as_it_holds_little_itself() -> None:
+def test_a_waiting_claim_is_granted_once_it_holds_little_itself() -> None:
     room = Budget(MIB)
     blocking = crowded(room)
     busy = Client(room.account(1))
@@ -162,7 +162,7 @@ def test_a_small_claim_that_waits_goes_on_as_soon_as_it_holds_little_itself() ->
     assert blocking.claim.held == MIB
 
 
-def test_a_login_takes_what_is_held_along() -> None:
+def test_a_login_moves_what_a_claim_holds_to_the_user() -> None:
     strangers, users = Budget(LIMIT), Budget(LIMIT)
     client = Client(strangers.account("127.0.0.1"))
     client.claim.count(5 * MIB)
@@ -173,7 +173,7 @@ def test_a_login_takes_what_is_held_along() -> None:
     assert users.used == 0
 
 
-def test_a_claim_that_waits_goes_on_waiting_in_the_room_it_moves_to() -> None:
+def test_a_waiting_claim_keeps_waiting_in_the_budget_it_moves_to() -> None:
     strangers, users = Budget(MIB), Budget(MIB)
     blocking = crowded(strangers)
     client = Client(strangers.account("y"))
@@ -184,7 +184,7 @@ def test_a_claim_that_waits_goes_on_waiting_in_the_room_it_moves_to() -> None:
     assert blocking.claim.held == MIB
 
 
-def test_forgotten_accounts_are_forgotten() -> None:
+def test_unused_accounts_are_dropped() -> None:
     room = Budget(LIMIT)
     for name in range(1000):
         client = Client(room.account(name))
@@ -198,7 +198,7 @@ def test_forgotten_accounts_are_forgotten() -> None:
 # ---------------------------------------------------------------------------------------------------------- reclaiming
 
 
-def test_who_holds_more_than_a_fair_share_gives_it_up_when_others_have_waited() -> None:
+def test_an_account_above_its_fair_share_loses_a_request_when_others_have_waited() -> None:
     room = Budget(LIMIT)
     greedy = [Client(room.account("greedy")) for _ in range(5)]
     for client in greedy:
@@ -218,7 +218,7 @@ def test_who_holds_more_than_a_fair_share_gives_it_up_when_others_have_waited() 
     assert now - 100.0 <= RECLAIM_SECONDS + 5
 
 
-def test_nobody_loses_anything_for_the_sake_of_their_own_other_requests() -> None:
+def test_no_account_loses_a_request_to_its_own_other_requests() -> None:
     room = Budget(LIMIT)
     client, other = Client(room.account("same")), Client(room.account("same"))
     client.claim.count(LIMIT)
@@ -229,7 +229,7 @@ def test_nobody_loses_anything_for_the_sake_of_their_own_other_requests() -> Non
     assert not client.is_reclaimed
 
 
-def test_what_the_server_itself_is_busy_with_is_not_given_up() -> None:
+def test_complete_requests_are_not_reclaimed() -> None:
     room = Budget(LIMIT)
     working, receiving = Client(room.account("a"), is_unfinished=False), Client(room.account("a"))
     working.claim.count(LIMIT)
@@ -254,7 +254,7 @@ def test_what_the_server_itself_is_busy_with_is_not_given_up() -> None:
     wanted=st.integers(1, 4 * MIB),
     seed=st.integers(0, 2**32),
 )
-def test_an_honest_client_is_served_among_hostile_holders(
+def test_an_honest_client_is_served_while_hostile_clients_hold_memory(
     hostile: int, claims: int, step: int, wanted: int, seed: int
 ) -> None:
     """Each hostile account has several claims that take whatever they get and give nothing back until they are made to.
@@ -288,7 +288,7 @@ def test_an_honest_client_is_served_among_hostile_holders(
         max_size=200,
     )
 )
-def test_nothing_is_lost_or_kept(steps: list[tuple[int, str, int]]) -> None:
+def test_the_books_of_a_budget_balance_after_any_operations(steps: list[tuple[int, str, int]]) -> None:
     budgets = Budget(LIMIT), Budget(LIMIT // 4)
     clients = [Client(budgets[number % 2].account(number // 2)) for number in range(6)]
     for number, what, size in steps:
@@ -317,7 +317,7 @@ def test_nothing_is_lost_or_kept(steps: list[tuple[int, str, int]]) -> None:
 
 
 @pytest.mark.parametrize("waiting", [1, 10, 1000])
-def test_a_release_serves_in_one_go_all_who_fit(waiting: int) -> None:
+def test_one_release_serves_all_claims_that_fit(waiting: int) -> None:
     room = Budget(LIMIT)
     blocking = crowded(room)
     clients = [Client(room.account(number)) for number in range(waiting)]

@@ -91,7 +91,7 @@ class Client:
     st.lists(st.sampled_from([4, 5, 100, FREE_BYTES, 70_000, STEP_BYTES_MIN * 3, MIB, 5 * MIB]), max_size=8),
     st.sampled_from([3, 1000, 65_536, 262_144]),
 )
-def test_requests_come_out_as_they_went_in(sizes: list[int], at_once: int) -> None:
+def test_requests_come_out_as_they_were_sent(sizes: list[int], at_once: int) -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     at_once = max(at_once, sum(sizes) // 1000)
@@ -104,7 +104,7 @@ def test_requests_come_out_as_they_went_in(sizes: list[int], at_once: int) -> No
     assert not client.requests.is_unfinished
 
 
-def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
+def test_many_small_requests_are_parsed_a_few_at_a_time() -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     octets = request(5) * 10_000
@@ -118,7 +118,7 @@ def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("size", [100_000, MIB, 8 * MIB])
-def test_room_is_taken_as_bytes_arrive(size: int) -> None:
+def test_memory_is_reserved_as_bytes_arrive(size: int) -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     octets = request(size)
@@ -134,7 +134,7 @@ def test_room_is_taken_as_bytes_arrive(size: int) -> None:
     assert client.taken == [octets]
 
 
-def test_five_that_announce_much_and_send_little_take_nothing_from_others() -> None:
+def test_five_clients_that_announce_much_and_send_little_take_no_memory_from_others() -> None:
     room = Budget(512 * MIB)
     hostile = [Client(room, "hostile") for _ in range(5)]
     for client in hostile:
@@ -146,7 +146,7 @@ def test_five_that_announce_much_and_send_little_take_nothing_from_others() -> N
     assert honest.taken == [request(MIB)]
 
 
-def test_a_request_that_finds_no_room_waits_and_then_comes_through() -> None:
+def test_a_request_without_memory_waits_and_then_arrives() -> None:
     room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):
@@ -162,7 +162,7 @@ def test_a_request_that_finds_no_room_waits_and_then_comes_through() -> None:
     assert room.used == 0
 
 
-def test_small_requests_find_room_whatever_others_hold() -> None:
+def test_small_requests_get_memory_whatever_others_hold() -> None:
     room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):
@@ -172,7 +172,7 @@ def test_small_requests_find_room_whatever_others_hold() -> None:
     assert len(client.taken) == 100
 
 
-def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
+def test_reading_stops_when_queued_requests_exceed_the_share() -> None:
     """Each of them is whole in one read, so none of them has asked for room."""
     room = Budget(4 * MIB)
     client = Client(room)
@@ -187,7 +187,7 @@ def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
     assert client.taken == [request(16_000)] * 50
 
 
-def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
+def test_a_request_that_is_too_large_is_skipped_and_takes_no_memory() -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     assert client.read(request(TOO_LARGE) + request(7)) == b""
@@ -197,7 +197,7 @@ def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
     assert client.taken == [request(7)]
 
 
-def test_time_is_earned_by_what_arrives() -> None:
+def test_bytes_that_arrive_extend_the_deadline() -> None:
     room = Budget(64 * MIB)
     requests = (client := Client(room)).requests
     client.read(request(8 * MIB)[: 4 * MIB])
@@ -212,7 +212,7 @@ def test_time_is_earned_by_what_arrives() -> None:
     assert requests.is_late(100 + 30 + 6, 30)
 
 
-def test_what_is_no_request_is_an_error_and_those_before_it_are_kept() -> None:
+def test_invalid_bytes_are_an_error_and_earlier_requests_are_kept() -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     with pytest.raises(CommandError):
@@ -224,7 +224,7 @@ def test_what_is_no_request_is_an_error_and_those_before_it_are_kept() -> None:
 
 @pytest.mark.parametrize("octets", [b"\x09", request(9) * 1000, request(8 * MIB)[: 3 * MIB], request(10 * MIB)[:MIB]])
 @pytest.mark.parametrize("in_hand", [False, True])
-def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: bool) -> None:
+def test_a_lost_connection_keeps_only_the_request_in_progress(octets: bytes, in_hand: bool) -> None:
     room = Budget(64 * MIB)
     client = Client(room)
     requests = client.requests
@@ -244,7 +244,7 @@ def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: boo
     assert not room.account("client").claims
 
 
-def test_a_slow_request_is_given_up_for_others() -> None:
+def test_a_slow_request_is_reclaimed_for_others() -> None:
     room = Budget(8 * MIB)
     slow, waiting = Client(room, "slow"), Client(room, "waiting")
     slow.requests.claim.count(7 * MIB)

@@ -7,19 +7,19 @@ from whippet.transports.admission.stall_detector import CONTENDED_BYTES_MIN, DEL
 SECONDS = 60.0
 
 
-def test_who_has_nothing_to_take_has_not_stalled() -> None:
+def test_a_client_with_nothing_pending_has_not_stalled() -> None:
     stalling = StallDetector()
     assert not any(stalling.has_stalled(now, 0, SECONDS, delivered=100) for now in (1.0, 100.0, 1000.0))
 
 
-def test_who_takes_everything_that_was_due_is_kept_however_little_it_was() -> None:
+def test_a_client_that_takes_everything_is_kept_however_little_it_is() -> None:
     stalling = StallDetector()
     assert not any(
         stalling.has_stalled(now, 50, SECONDS, delivered=int(now) * 50) for now in map(float, range(1, 1000, 10))
     )
 
 
-def test_a_slow_reader_of_much_is_kept_as_long_as_it_takes_enough() -> None:
+def test_a_slow_reader_is_kept_while_it_takes_enough() -> None:
     untaken = 100 * DELIVERED_BYTES_MIN
     for rate, is_kept in ((DELIVERED_BYTES_MIN // 50, True), (DELIVERED_BYTES_MIN // 100, False)):
         stalling, found = StallDetector(), False
@@ -28,13 +28,13 @@ def test_a_slow_reader_of_much_is_kept_as_long_as_it_takes_enough() -> None:
         assert found is not is_kept
 
 
-def test_who_takes_nothing_is_not_kept_even_if_more_and_more_is_due() -> None:
+def test_a_client_that_takes_nothing_stalls_even_while_more_is_sent() -> None:
     stalling = StallDetector()
     assert not any(stalling.has_stalled(float(now), now, SECONDS, delivered=7) for now in range(1, 62))
     assert stalling.has_stalled(62.0, 62, SECONDS, delivered=7)
 
 
-def test_a_pause_with_nothing_due_begins_anew() -> None:
+def test_a_pause_with_nothing_pending_restarts_the_clock() -> None:
     stalling = StallDetector()
     assert not stalling.has_stalled(1.0, 10, SECONDS, delivered=0)
     assert not stalling.has_stalled(50.0, 0, SECONDS, delivered=10)
@@ -42,7 +42,7 @@ def test_a_pause_with_nothing_due_begins_anew() -> None:
     assert stalling.has_stalled(161.0, 10, SECONDS, delivered=10)
 
 
-def test_where_nobody_counts_what_arrives_less_to_take_is_progress() -> None:
+def test_without_a_count_of_deliveries_less_pending_counts_as_progress() -> None:
     stalling, left = StallDetector(), 100 * DELIVERED_BYTES_MIN
     for now in range(1, 500):
         assert not stalling.has_stalled(float(now), left - now * DELIVERED_BYTES_MIN // 50, SECONDS)
@@ -52,14 +52,14 @@ def test_where_nobody_counts_what_arrives_less_to_take_is_progress() -> None:
     assert not stalling.has_stalled(562.0, left, SECONDS)
 
 
-def test_who_takes_nothing_while_others_wait_has_stalled_sooner() -> None:
+def test_a_client_that_takes_nothing_stalls_sooner_while_others_wait() -> None:
     stalling = StallDetector()
     assert not stalling.has_stalled(1.0, 100 * DELIVERED_BYTES_MIN, SECONDS)
     assert not stalling.has_stalled(7.0, 100 * DELIVERED_BYTES_MIN, SECONDS)
     assert stalling.has_stalled(8.0, 100 * DELIVERED_BYTES_MIN, SECONDS, is_contended=True)
 
 
-def test_a_slow_reader_is_kept_also_while_others_wait() -> None:
+def test_a_slow_reader_is_kept_while_others_wait() -> None:
     stalling = StallDetector()
     for now in range(1, 100):
         left = 100 * DELIVERED_BYTES_MIN - now * (CONTENDED_BYTES_MIN // 4)

@@ -29,7 +29,7 @@ def answer(messages: TextIntake) -> list[bytes]:
     return found
 
 
-def test_fragments_become_a_message() -> None:
+def test_fragments_are_joined_to_a_message() -> None:
     room = Budget(64 * MIB)
     messages, _ = made(room)
     for text in (b"a" * 10, b"b" * 100_000, b"\xc3"):
@@ -40,13 +40,13 @@ def test_fragments_become_a_message() -> None:
     assert room.used == 0
 
 
-def test_what_is_no_text_is_an_error() -> None:
+def test_bytes_that_are_not_utf_8_are_an_error() -> None:
     messages, _ = made(Budget(64 * MIB))
     with pytest.raises(UnicodeDecodeError):
         say(messages, b"\xff")
 
 
-def test_room_is_taken_as_a_message_arrives() -> None:
+def test_memory_is_reserved_as_a_message_arrives() -> None:
     """Not for the size that it may have."""
     room = Budget(64 * MIB)
     messages, _ = made(room)
@@ -56,7 +56,7 @@ def test_room_is_taken_as_a_message_arrives() -> None:
     assert room.used == 34_000
 
 
-def test_a_message_without_room_waits_and_is_read_on_later() -> None:
+def test_a_message_without_memory_waits_and_is_read_later() -> None:
     room = Budget(4 * MIB)
     messages, told = made(room)
     with crowded(room):
@@ -69,7 +69,7 @@ def test_a_message_without_room_waits_and_is_read_on_later() -> None:
     assert room.used == 0
 
 
-def test_a_message_that_comes_to_its_end_in_the_same_read_waits_no_more() -> None:
+def test_a_message_that_ends_in_the_same_read_waits_no_longer() -> None:
     room = Budget(4 * MIB)
     messages, _ = made(room)
     with crowded(room):
@@ -80,7 +80,7 @@ def test_a_message_that_comes_to_its_end_in_the_same_read_waits_no_more() -> Non
         assert messages.can_read
 
 
-def test_who_is_late_has_begun_and_not_ended() -> None:
+def test_only_an_unfinished_message_can_be_late() -> None:
     messages, _ = made(Budget(MIB))
     assert not messages.is_late(1e9, 30)
     say(messages, b"x", is_last=False)
@@ -91,7 +91,7 @@ def test_who_is_late_has_begun_and_not_ended() -> None:
     assert not messages.is_late(1e9, 30)
 
 
-def test_many_messages_ahead_are_not_read_on() -> None:
+def test_reading_stops_while_the_queue_is_full() -> None:
     messages, _ = made(Budget(64 * MIB))
     for _ in range(QUEUE_MAX):
         assert messages.can_read
@@ -99,7 +99,7 @@ def test_many_messages_ahead_are_not_read_on() -> None:
     assert not messages.can_read
 
 
-def test_who_goes_leaves_nothing() -> None:
+def test_a_lost_connection_holds_no_memory() -> None:
     room = Budget(64 * MIB)
     messages, _ = made(room)
     say(messages, b"one")
@@ -110,7 +110,7 @@ def test_who_goes_leaves_nothing() -> None:
     assert not room.account("client").claims
 
 
-def test_five_hundred_strangers_leave_room_for_one_more() -> None:
+def test_five_hundred_unauthenticated_clients_leave_memory_for_one_more() -> None:
     """Each of them has begun a message of some 50 KB."""
     room = Budget(16 * MIB)
     for number in range(540):

@@ -216,3 +216,13 @@ async def served(
             # What a closed transport still has to do.
             await asyncio.sleep(0)
             gateway.users.close()
+
+
+async def make_topic(root: Client, partitions: int = 1) -> None:
+    assert (await root.ask(requests.CreateStream("s")))[0] == 0
+    assert (await root.ask(requests.CreateTopic("s", "t", partitions)))[0] == 0
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    while not reached():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)

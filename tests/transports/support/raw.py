@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from whippet.app.commands import requests as commands
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
+from whippet.transports import tcp
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.tcp import TcpListener
 from whippet.transports.wire.classic import frames, requests
@@ -220,3 +221,10 @@ async def make_topic(root: Raw, partitions: int = 1) -> None:
 def poll(count: int) -> bytes:
     consumer = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
     return asked(commands.PollMessages(consumer, 0, 0, 0, commands.Strategy(commands.StrategyKind.FIRST), count, False))
+
+
+def only_other(world: Served, than: Raw | Sequence[Raw]) -> tcp.Connection:
+    known = ["{}:{}".format(*raw.link.getsockname()[:2]) for raw in ([than] if isinstance(than, Raw) else than)]
+    (found,) = (one for one in world.listener._connections if one.address not in known)
+    assert isinstance(found, tcp.Connection)
+    return found

@@ -86,7 +86,7 @@ async def test_a_0_9_client_sends_and_polls(tmp_path: Path) -> None:
         assert await client.payloads() == payloads
 
 
-async def test_a_client_is_known_as_one_over_websocket(tmp_path: Path) -> None:
+async def test_a_client_is_listed_as_one_over_websocket(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
         status, payload = await root.ask(requests.GetMe())
@@ -97,7 +97,7 @@ async def test_a_client_is_known_as_one_over_websocket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", ["classic", "modern"])
-async def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_reads(tmp_path: Path, wire: str) -> None:
+async def test_requests_may_be_split_into_any_messages_fragments_and_reads(tmp_path: Path, wire: str) -> None:
     rng = random.Random(11)
     async with talking(tmp_path) as world:
         witness = await world.root()
@@ -129,7 +129,7 @@ async def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_read
 
 
 @pytest.mark.parametrize("read_bytes", [None, 100, 5_000])
-async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, read_bytes: int | None) -> None:
+async def test_a_send_may_be_split_anywhere_and_arrives_unchanged(tmp_path: Path, read_bytes: int | None) -> None:
     sizes = [1, 70, 300, SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
@@ -156,7 +156,7 @@ async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, 
         assert len(content) == 8 + 16 + 8 * (5 * 64 + sum(sizes))
 
 
-async def test_an_answer_that_is_too_long_for_a_frame_comes_in_several_messages(
+async def test_a_response_too_long_for_a_frame_is_sent_in_several_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 1000)
@@ -173,7 +173,7 @@ async def test_an_answer_that_is_too_long_for_a_frame_comes_in_several_messages(
         assert len(b"".join(parts)) == 8 + 16 + 40 * 64 + 20 * 303
 
 
-async def test_requests_ahead_are_answered_in_their_order_however_many(tmp_path: Path) -> None:
+async def test_pipelined_requests_over_websocket_are_answered_in_order(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
         await root.is_answered_in_order(300)
@@ -193,7 +193,7 @@ async def test_a_ping_is_answered_in_the_middle_of_a_message(tmp_path: Path) -> 
         assert [await client.frame() for _ in range(11)] == [(10, b"")] * 10 + [(10, bytes(125))]
 
 
-async def test_a_close_is_answered_after_what_was_asked_before_it(tmp_path: Path) -> None:
+async def test_a_close_is_answered_after_earlier_requests(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         for code in (1000, 1001, 3000, 4999):
             client = await world.raw()
@@ -205,7 +205,7 @@ async def test_a_close_is_answered_after_what_was_asked_before_it(tmp_path: Path
         assert await client.closed() is None
 
 
-async def test_the_librarys_client_closes_in_order(tmp_path: Path) -> None:
+async def test_the_client_of_the_library_closes_cleanly(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
         await root.link.close(1000, "Client requested shutdown")
@@ -213,7 +213,7 @@ async def test_the_librarys_client_closes_in_order(tmp_path: Path) -> None:
         await asyncio.wait_for(root.link.wait_closed(), 5)
 
 
-async def test_a_client_that_vanishes_is_gone(tmp_path: Path) -> None:
+async def test_a_vanished_client_is_removed(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         for leave in ("no more", "reset"):
@@ -244,7 +244,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_who_breaks_the_rules_hears_that_after_his_answers(tmp_path: Path, name: str) -> None:
+async def test_a_violation_is_reported_after_the_responses(tmp_path: Path, name: str) -> None:
     octets, code = BROKEN[name]
 
     async with talking(tmp_path) as world:
@@ -256,7 +256,7 @@ async def test_who_breaks_the_rules_hears_that_after_his_answers(tmp_path: Path,
         assert await witness.is_alive()
 
 
-async def test_unmasked_frames_are_taken_where_that_is_configured(tmp_path: Path) -> None:
+async def test_unmasked_frames_are_accepted_if_configured(tmp_path: Path) -> None:
     async with talking(tmp_path, websocket=Websocket(accept_unmasked_frames=True)) as world:
         client = await world.raw()
         await client.send(frame(2, PING, masked=False) + frame(2, PING))
@@ -267,7 +267,7 @@ async def test_unmasked_frames_are_taken_where_that_is_configured(tmp_path: Path
 
 
 @pytest.mark.parametrize("key", ["max_message_size", "max_frame_size"])
-async def test_a_message_that_is_too_large_closes_where_a_size_is_configured(tmp_path: Path, key: str) -> None:
+async def test_a_message_above_the_configured_size_closes_the_connection(tmp_path: Path, key: str) -> None:
     async with talking(tmp_path, websocket=msgspec.convert({key: 1000}, Websocket)) as world:
         client = await world.raw()
         await client.send(frame(2, PING * 125) + frame(2, bytes(1001))[:20])
@@ -275,7 +275,7 @@ async def test_a_message_that_is_too_large_closes_where_a_size_is_configured(tmp
         assert await client.closed() == 1009
 
 
-async def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Path) -> None:
+async def test_a_request_that_is_too_large_is_skipped_and_refused(tmp_path: Path) -> None:
     async with talking(tmp_path, frame_bytes=65_536) as world:
         root = await world.root()
         await root.send(request(SEND, bytes(70_000)) + PING)
@@ -287,7 +287,7 @@ async def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Pa
         assert await stranger.answer() == OK
 
 
-async def test_requests_that_do_not_fit_into_the_room_wait(tmp_path: Path) -> None:
+async def test_requests_over_websocket_wait_for_memory(tmp_path: Path) -> None:
     async with talking(tmp_path, frames_bytes=300_000) as world:
         first, second = await world.root(), await world.raw()
         await make_topic(cast(Any, first))
@@ -302,7 +302,7 @@ async def test_requests_that_do_not_fit_into_the_room_wait(tmp_path: Path) -> No
         assert await second.answer() == OK
 
 
-async def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Seconds) -> None:
+async def test_an_unauthenticated_client_may_be_silent_for_a_while(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness, stranger = await world.root(), await world.raw()
         await time.passes(59, world.websockets, witness)
@@ -314,7 +314,7 @@ async def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Second
         assert await witness.is_alive()
 
 
-async def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Seconds) -> None:
+async def test_an_unfinished_request_has_a_deadline(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         slow = await world.raw()
@@ -328,7 +328,7 @@ async def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Seconds
             await asyncio.sleep(0)
 
 
-async def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Seconds) -> None:
+async def test_a_silent_client_is_pinged_and_not_closed(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness, quiet = await world.root(), await world.raw()
         await quiet.send(frame(2, LOG_IN))
@@ -339,7 +339,7 @@ async def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Sec
         assert await quiet.is_alive()
 
 
-async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path: Path, time: Seconds) -> None:
+async def test_a_client_that_does_not_read_is_closed_without_affecting_others(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         await make_topic(cast(Any, witness))
@@ -359,7 +359,7 @@ async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path
         assert await witness.is_alive()
 
 
-async def test_pings_of_one_who_takes_nothing_are_not_answered_without_end(tmp_path: Path) -> None:
+async def test_pings_of_a_client_that_does_not_read_are_not_all_answered(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         flood = await world.raw(receive_bytes=4096)
@@ -373,7 +373,7 @@ async def test_pings_of_one_who_takes_nothing_are_not_answered_without_end(tmp_p
         assert await witness.is_alive()
 
 
-async def test_a_ping_that_comes_while_there_is_no_room_is_answered_when_there_is(tmp_path: Path) -> None:
+async def test_a_ping_is_answered_later_when_there_is_no_room(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         client = await world.raw(receive_bytes=4096)
         (there,) = world.websockets._connections
@@ -391,7 +391,7 @@ def mine(world: Talking, client: Classic) -> Any:
     return found
 
 
-async def test_a_slow_reader_may_have_a_limit(tmp_path: Path) -> None:
+async def test_the_buffer_of_a_slow_reader_is_configurable(tmp_path: Path) -> None:
     async with talking(tmp_path, websocket=Websocket(max_write_buffer_size=100_000)) as world:
         root = await world.root()
         await make_topic(cast(Any, root))
@@ -406,7 +406,7 @@ async def test_a_slow_reader_may_have_a_limit(tmp_path: Path) -> None:
         assert await root.is_alive()
 
 
-async def test_there_may_be_so_many_connections_and_no_more(tmp_path: Path) -> None:
+async def test_websocket_connections_are_limited(tmp_path: Path) -> None:
     async with talking(tmp_path, connections=2) as world:
         first = await world.root()
         await world.root()
@@ -417,7 +417,7 @@ async def test_there_may_be_so_many_connections_and_no_more(tmp_path: Path) -> N
         await (await world.root()).is_alive()
 
 
-async def test_a_connection_over_websocket_does_not_count_as_one_of_http(tmp_path: Path) -> None:
+async def test_a_websocket_does_not_count_as_an_http_connection(tmp_path: Path) -> None:
     async with talking(tmp_path, http_limits={"connections": 2}) as world:
         for _ in range(5):
             assert await (await world.stranger()).is_alive()
@@ -427,7 +427,7 @@ async def test_a_connection_over_websocket_does_not_count_as_one_of_http(tmp_pat
 # ------------------------------------------------------------------------------------------------- the end
 
 
-async def test_a_stop_answers_what_is_in_hand_and_ends_without_a_word(tmp_path: Path) -> None:
+async def test_a_stop_answers_requests_in_progress_and_sends_no_close_frame(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         idle, busy = await world.root(), await world.root()
         await make_topic(cast(Any, busy))
@@ -442,7 +442,7 @@ async def test_a_stop_answers_what_is_in_hand_and_ends_without_a_word(tmp_path: 
         assert refused.value.response.status_code == 503
 
 
-async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, time: Seconds) -> None:
+async def test_a_client_that_ignores_the_end_is_aborted(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         stays = await world.raw()
@@ -457,7 +457,7 @@ async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, ti
             await asyncio.sleep(0)
 
 
-async def test_a_session_that_is_ended_closes_its_connection(tmp_path: Path) -> None:
+async def test_an_ended_session_closes_its_connection(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
         assert (await root.ask(requests.CreateUser("alice", "alicealice", requests.UserStatus.ACTIVE, None)))[0] == 0
@@ -470,7 +470,7 @@ async def test_a_session_that_is_ended_closes_its_connection(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------- anything at all
 
 
-async def test_garbage_in_frames_and_garbage_for_frames_hurt_nobody(tmp_path: Path) -> None:
+async def test_garbage_in_frames_affects_no_other_client(tmp_path: Path) -> None:
     rng = random.Random(5)
     async with talking(tmp_path) as world:
         witness = await world.root()

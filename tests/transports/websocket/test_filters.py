@@ -77,7 +77,7 @@ async def indexed(partition: Partition) -> AsyncIterator[SharedFeed[EncodedPiece
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_filter_finds_what_a_look_at_every_message_finds(tmp_path: Path, seed: int) -> None:
+async def test_a_filter_finds_what_checking_every_message_finds(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     sent: list[list[HeaderEntry]] = []
     async with partition_in(tmp_path) as partition, indexed(partition) as feed:
@@ -117,7 +117,7 @@ async def test_copies_for_many_filters_are_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers_of_each", [0, 400])
-async def test_what_takes_long_to_encode_is_encoded_beside_the_loop(
+async def test_slow_encoding_runs_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers_of_each: int
 ) -> None:
     threads: list[int] = []
@@ -157,7 +157,7 @@ def too_long(name: str, text: str) -> dict[str, Any]:
         (too_long("value", -(2**127) - 1), "128 bits"),  # type: ignore[arg-type]
     ],
 )
-async def test_a_filter_that_no_message_can_match_is_refused_and_the_limit_is_named(
+async def test_a_filter_that_cannot_match_is_refused_and_the_limit_is_named(
     tmp_path: Path, wanted: Any, named: str
 ) -> None:
     async with talking(tmp_path) as world:
@@ -188,7 +188,7 @@ def _json(wanted: dict[str, Any]) -> bytes:
         ({"offsets": {"1" * 5000: 1}}, 400),
     ],
 )
-async def test_a_beginning_that_is_too_long_is_refused(tmp_path: Path, beginning: Any, status: int) -> None:
+async def test_a_list_of_offsets_that_is_too_long_is_refused(tmp_path: Path, beginning: Any, status: int) -> None:
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
         assert (await browser.refused("subscribe", **TOPIC, **beginning))[0] == status
@@ -211,9 +211,7 @@ async def sent(browser: Browser, *values: str) -> None:
         await browser.ask("send_messages", **sending("AAAA", headers=[{"key": part[0], "value": part[1]}]))
 
 
-async def test_each_message_is_looked_at_once_whatever_is_filtered_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_message_is_decoded_once_for_all_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, encoded, selected = [0], [0], [0]
     decoding, encoding, selecting = batch_decoder.iterate_messages, filters._encode, filters._selectors
 
@@ -248,7 +246,7 @@ async def test_each_message_is_looked_at_once_whatever_is_filtered_for(
         assert (looked_at[0], encoded[0], selected[0]) == (31, 30, 30)
 
 
-async def test_filters_come_and_go_and_nothing_of_them_stays(tmp_path: Path) -> None:
+async def test_nothing_of_a_filter_remains_after_its_subscription(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         sender, browser = await with_topic(world), await root(world)
         subs = await filtering(world, browser, ["a", "b", "c"])
@@ -310,7 +308,7 @@ CACHES = {
 """Modules of the server with results of functions that are kept, and what they are kept for."""
 
 
-def test_no_cache_keeps_what_clients_say() -> None:
+def test_no_cache_keeps_what_clients_send() -> None:
     found = set()
     for package in ("app", "transports"):
         for path in (ROOT / package).rglob("*.py"):

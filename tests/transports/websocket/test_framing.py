@@ -51,7 +51,7 @@ fragments = st.tuples(st.sampled_from([1, 2]), st.lists(st.binary(max_size=300),
 
 
 @given(st.lists(st.tuples(fragments, st.lists(control, max_size=2)), max_size=5), st.data())
-def test_messages_are_heard_as_they_were_said_however_they_are_cut(
+def test_messages_are_decoded_as_sent_however_they_are_split(
     said: list[tuple[tuple[int, list[bytes]], Messages]], data: st.DataObject
 ) -> None:
     octets, expected = b"", []
@@ -76,7 +76,7 @@ def test_every_form_of_a_length_is_read_and_written(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [*range(20), *range(8_188, 8_205), 70_001])
-def test_masks_come_off_in_place(size: int) -> None:
+def test_masks_are_removed_in_place(size: int) -> None:
     content, mask = bytes(number * 7 % 256 for number in range(size)), b"\x01\x80\xff\x33"
     masked = bytearray(octet ^ mask[at % 4] for at, octet in enumerate(content))
     framing.unmask(memoryview(masked), mask)
@@ -84,7 +84,7 @@ def test_masks_come_off_in_place(size: int) -> None:
 
 
 @given(st.integers(0, 40_000), st.integers(0, 40_000))
-def test_a_payload_that_is_received_elsewhere_is_unmasked_there(size: int, before: int) -> None:
+def test_a_payload_read_elsewhere_is_unmasked_there(size: int, before: int) -> None:
     content = bytes(number * 13 % 256 for number in range(size))
     octets = bytearray(frame(2, content) + frame(9, b"after"))
     head = len(octets) - len(frame(9, b"after")) - size
@@ -109,7 +109,7 @@ def read_by_them(octets: bytes) -> list[bytes]:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_an_answer_that_is_too_long_for_a_frame_is_several_messages(buffers: list[bytes]) -> None:
+def test_a_response_too_long_for_a_frame_becomes_several_messages(buffers: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(framing, "FRAME_BYTES_MAX", 16)
         found = read_by_them(b"".join(map(bytes, framing.binary(buffers))))
@@ -140,7 +140,7 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_what_breaks_the_rules_is_said_to(name: str) -> None:
+def test_violations_are_reported(name: str) -> None:
     code, pieces = VIOLATIONS[name]
     for said in (pieces, [b"".join(pieces)], [bytes((octet,)) for piece in pieces for octet in piece]):
         with pytest.raises(Violation) as violated:
@@ -148,7 +148,7 @@ def test_what_breaks_the_rules_is_said_to(name: str) -> None:
         assert violated.value.code == code
 
 
-def test_what_is_wrong_with_a_header_is_said_before_it_is_whole() -> None:
+def test_an_invalid_header_is_reported_before_it_is_complete() -> None:
     for beginning in (b"\xc2", b"\x83", b"\x09", b"\x89\xfe", b"\x82\x01"):
         with pytest.raises(Violation):
             heard([beginning])
@@ -165,11 +165,11 @@ def test_messages_and_frames_may_have_limits() -> None:
     assert violated.value.code == 1009
 
 
-def test_the_limit_of_a_message_is_that_of_each_message() -> None:
+def test_the_limit_applies_to_each_message() -> None:
     assert len(heard([frame(2, bytes(60), fin=False) + frame(0, bytes(40))] * 5, message_bytes_max=100)) == 5
 
 
-def test_a_client_without_masks_is_heard_where_that_is_allowed() -> None:
+def test_unmasked_frames_are_decoded_if_allowed() -> None:
     assert heard([frame(2, b"bare", masked=False) + frame(2, b"masked")], unmasked_too=True) == [
         (2, b"bare"),
         (2, b"masked"),
@@ -187,18 +187,18 @@ def test_fragments_may_be_many_or_small_but_not_both() -> None:
 @pytest.mark.parametrize(
     "code", [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999]
 )
-def test_a_code_that_there_is_closes(code: int) -> None:
+def test_a_valid_close_code_is_returned(code: int) -> None:
     assert framing.close_code(memoryview(code.to_bytes(2, "big") + "schönen Tag".encode())) == code
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535])
-def test_a_code_that_there_is_not_is_a_violation(code: int) -> None:
+def test_an_invalid_close_code_is_a_violation(code: int) -> None:
     with pytest.raises(Violation) as violated:
         framing.close_code(memoryview(code.to_bytes(2, "big")))
     assert violated.value.code == 1002
 
 
-def test_a_close_frame_may_say_nothing_but_not_half_a_code_nor_garbage() -> None:
+def test_a_close_frame_may_be_empty_but_not_invalid() -> None:
     assert framing.close_code(memoryview(b"")) is None
     for content, code in ((b"\x03", 1002), (b"\x03\xe8\xce\xba\xe1\xbd\xb9\xcf\x83\xbc\xce\xb5\xed\xa0\x80", 1007)):
         with pytest.raises(Violation) as violated:

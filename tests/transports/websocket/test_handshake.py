@@ -17,7 +17,7 @@ from whippet.transports.websocket.listener import WebSockets
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 
-async def test_the_key_is_answered_as_the_standard_has_it_and_nothing_else_is_agreed_on(tmp_path: Path) -> None:
+async def test_the_handshake_follows_the_standard_and_accepts_no_extension(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         link = await world.serves.link()
         offers = (
@@ -49,7 +49,7 @@ NO_HANDSHAKES = {
 
 
 @pytest.mark.parametrize("name", NO_HANDSHAKES)
-async def test_what_is_no_handshake_is_answered_over_http(tmp_path: Path, name: str) -> None:
+async def test_an_invalid_handshake_is_refused_over_http(tmp_path: Path, name: str) -> None:
     octets, status = NO_HANDSHAKES[name]
 
     async with talking(tmp_path) as world:
@@ -62,7 +62,7 @@ async def test_what_is_no_handshake_is_answered_over_http(tmp_path: Path, name: 
         assert world.connections == 0
 
 
-async def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) -> None:
+async def test_an_upgrade_may_follow_answered_requests(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         link = await world.serves.link()
         assert await link.pings()
@@ -71,7 +71,7 @@ async def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) 
         await link.send(frame(2, PING))
 
 
-async def test_an_upgrade_that_does_not_wait_for_answers_is_refused_after_them(tmp_path: Path) -> None:
+async def test_an_upgrade_pipelined_after_requests_is_refused(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         link = await world.serves.link()
         await link.send(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n" + handshake("/"))
@@ -98,7 +98,7 @@ ORIGINS = [
 
 
 @pytest.mark.parametrize(("allowed", "origin", "is_let_in"), ORIGINS)
-async def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
+async def test_a_browser_may_connect_from_allowed_origins_and_from_this_server(
     tmp_path: Path, allowed: list[str], origin: str, is_let_in: bool
 ) -> None:
     http = Http(cors=HttpCors(allowed_origins=tuple(allowed)), allowed_hosts=("*",))
@@ -108,7 +108,7 @@ async def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
         assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
 
 
-async def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path) -> None:
+async def test_an_unknown_host_name_is_refused(tmp_path: Path) -> None:
     async with talking(tmp_path, http=Http(allowed_hosts=("here.example",))) as world:
         for host, status in (("here.example:3000", 101), ("evil.example:3000", 421)):
             link = await world.serves.link()
@@ -117,9 +117,7 @@ async def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["/", "/ws"])
-async def test_by_default_no_page_of_another_origin_gets_in_and_on_loopback_no_other_name(
-    tmp_path: Path, path: str
-) -> None:
+async def test_by_default_no_other_origin_and_on_loopback_no_other_name_may_connect(tmp_path: Path, path: str) -> None:
     async with talking(tmp_path) as world:
         for host, origin, status in (
             ("localhost:3000", "http://localhost:3000", 101),
@@ -134,7 +132,7 @@ async def test_by_default_no_page_of_another_origin_gets_in_and_on_loopback_no_o
             assert (await link.response(has_body=False)).status == status, (host, origin)
 
 
-async def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> None:
+async def test_without_cors_only_pages_of_this_server_may_connect(tmp_path: Path) -> None:
     async with talking(tmp_path, cors=HttpCors(enabled=False)) as world:
         for host, status in (("localhost", 101), ("y", 403)):
             link = await world.serves.link()
@@ -142,7 +140,7 @@ async def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> N
             assert (await link.response(has_body=False)).status == status
 
 
-async def test_a_client_that_is_no_browser_says_no_origin_and_is_let_in(tmp_path: Path) -> None:
+async def test_a_client_without_an_origin_may_connect(tmp_path: Path) -> None:
     async with talking(tmp_path, cors=HttpCors(allowed_origins=())) as world:
         assert await (await world.stranger()).is_alive()
 
@@ -160,7 +158,7 @@ async def test_websocket_over_tls(tmp_path: Path) -> None:
             assert await client.closed() == (None, "")
 
 
-async def test_where_websocket_is_off_an_upgrade_is_as_if_it_had_not_been_asked_for(tmp_path: Path) -> None:
+async def test_without_websocket_an_upgrade_is_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         answer = await (await world.link()).ask(handshake("/"))
         assert (answer.status, answer.body) == (200, b"Iggy API")

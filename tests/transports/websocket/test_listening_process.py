@@ -53,7 +53,7 @@ def configured(tmp_path: Path) -> Any:
     return tomllib.loads((tmp_path / "data/runtime/current_config.toml").read_text())
 
 
-def test_it_is_on_the_port_of_http(start: Start, tmp_path: Path) -> None:
+def test_websocket_uses_the_port_of_http(start: Start, tmp_path: Path) -> None:
     gateway = start()
     http, websocket = gateway.address(), gateway.line(r" ws://(\S+)").group(1)
     assert http == websocket
@@ -63,9 +63,7 @@ def test_it_is_on_the_port_of_http(start: Start, tmp_path: Path) -> None:
     stop(gateway)
 
 
-def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_told(
-    start: Start, tmp_path: Path
-) -> None:
+def test_with_its_own_address_websocket_is_reachable_at_both(start: Start, tmp_path: Path) -> None:
     gateway = start(IGGY_WEBSOCKET_ADDRESS="127.0.0.2:0")
     http, websocket = gateway.address(), gateway.line(r" ws://(\S+)").group(1)
     assert websocket.startswith("127.0.0.2:")
@@ -79,7 +77,7 @@ def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_to
     stop(gateway)
 
 
-def test_without_http_it_is_where_its_address_is(start: Start) -> None:
+def test_without_http_websocket_uses_its_own_address(start: Start) -> None:
     gateway = start(IGGY_HTTP_ENABLED="false", IGGY_WEBSOCKET_ADDRESS="127.0.0.1:0")
     websocket = gateway.line(r" ws://(\S+)").group(1)
     assert answers(websocket)
@@ -88,14 +86,14 @@ def test_without_http_it_is_where_its_address_is(start: Start) -> None:
     stop(gateway)
 
 
-def test_without_http_and_without_an_address_it_is_nowhere(start: Start) -> None:
+def test_without_http_and_without_an_address_there_is_no_websocket(start: Start) -> None:
     gateway = start(IGGY_HTTP_ENABLED="false")
     gateway.line("stop  ")
     assert " ws://" not in str(gateway)
     stop(gateway)
 
 
-def test_it_may_be_off(start: Start) -> None:
+def test_websocket_may_be_off(start: Start) -> None:
     gateway = start(IGGY_WEBSOCKET_ENABLED="false")
     assert " ws://" not in str(gateway)
     gateway.line("stop  ")
@@ -103,7 +101,7 @@ def test_it_may_be_off(start: Start) -> None:
     stop(gateway)
 
 
-def test_clients_are_let_go_when_the_server_stops(start: Start) -> None:
+def test_clients_are_disconnected_when_the_server_stops(start: Start) -> None:
     gateway = start()
     with contextlib.ExitStack() as ends:
         links = [ends.enter_context(client(gateway.address())) for _ in range(20)]

@@ -27,7 +27,7 @@ SECOND = 1_000_000
         ("0.80.0", "", 64),
     ],
 )
-def test_the_names_of_a_login_say_what_they_can(version: str, context: str, size: int) -> None:
+def test_the_names_of_a_login_decide_where_they_can(version: str, context: str, size: int) -> None:
     dialect = Dialect(NOW)
     assert dialect.header_size == 64
     dialect.on_request(requests.LoginUser("iggy", "iggy", version, context), NOW)
@@ -86,7 +86,7 @@ def test_a_ping_is_early_for_two_seconds(later_us: int, size: int) -> None:
     assert dialect.header_size == size
 
 
-def test_what_a_client_sends_is_believed_before_what_it_says() -> None:
+def test_sent_messages_take_precedence_over_the_login() -> None:
     dialect = Dialect(NOW)
     dialect.on_login("0.6.30", "java-sdk", NOW)
     dialect.on_send(64)
@@ -96,7 +96,7 @@ def test_what_a_client_sends_is_believed_before_what_it_says() -> None:
     assert dialect.header_size == 56
 
 
-def test_the_setting_of_the_operator_is_stronger_than_everything() -> None:
+def test_the_configured_size_overrides_everything() -> None:
     dialect = Dialect(NOW, forced=56)
     dialect.on_login("0.10.0", "", NOW)
     dialect.on_send(64)
@@ -130,7 +130,7 @@ def login(dialect: Dialect, username: str = "iggy", version: str = "0.8.0") -> N
 
 
 @pytest.mark.parametrize("shown", ["a ping", "a send"])
-def test_who_was_recognised_is_expected_to_return_without_showing_it_again(shown: str) -> None:
+def test_a_recognised_client_is_recognised_again_when_it_returns(shown: str) -> None:
     remembered = Remembered()
     first = Dialect(NOW, returning=remembered, host="10.0.0.1")
     login(first)
@@ -153,7 +153,7 @@ def test_who_was_recognised_is_expected_to_return_without_showing_it_again(shown
     assert remembered.connections == {"10.0.0.1 iggy": 0}
 
 
-def test_who_pinged_before_the_login_is_recognised_by_the_login() -> None:
+def test_a_ping_before_the_login_counts_for_the_login() -> None:
     remembered = Remembered()
     dialect = Dialect(NOW, returning=remembered, host="10.0.0.1")
     dialect.on_ping(NOW + 10)
@@ -166,7 +166,7 @@ def test_who_pinged_before_the_login_is_recognised_by_the_login() -> None:
     ("host", "username", "version"),
     [("10.0.0.2", "iggy", "0.8.0"), ("10.0.0.1", "else", "0.8.0"), ("10.0.0.1", "iggy", "0.10.0")],
 )
-def test_others_are_not_taken_for_who_returns(host: str, username: str, version: str) -> None:
+def test_other_clients_are_not_mistaken_for_a_returning_one(host: str, username: str, version: str) -> None:
     remembered = Remembered()
     first = Dialect(NOW, returning=remembered, host="10.0.0.1")
     login(first)

@@ -27,7 +27,7 @@ def test_a_frame_is_not_measured_before_its_header_is_there(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", range(4))
-def test_a_length_without_room_for_the_code_is_all_that_there_is(length: int) -> None:
+def test_a_length_too_small_for_a_code_is_the_whole_frame(length: int) -> None:
     assert frames.measure(header(length, 1)) == frames.measure(header(length, 1)[:4]) == 4
 
 
@@ -45,6 +45,6 @@ def test_a_payload_of_one_byte_is_never_sent() -> None:
         frames.success([b"a"])
 
 
-def test_a_request_may_have_ten_mebibytes_and_a_length_counts_four_bytes_of_code() -> None:
+def test_a_request_may_have_ten_mebibytes_besides_its_code() -> None:
     assert frames.PAYLOAD_BYTES_MAX == 10_485_760
     assert (frames.HEADER_BYTES, frames.LENGTH_BYTES, frames.CODE_BYTES) == (8, 4, 4)

@@ -165,7 +165,7 @@ struct.pack_into("<II", ONE_LONG_MESSAGE, len(ONE_LONG_MESSAGE) - 84 + 48, 2**32
         (decode_response, 100, bytes(12) + MOST + area(SENT["few"], 64)),
     ],
 )
-def test_a_count_or_a_length_that_lies_costs_no_memory(
+def test_a_false_count_or_length_costs_no_memory(
     act: Callable[[int, bytes], object], code: int, payload: bytes
 ) -> None:
     tracemalloc.start()

@@ -33,7 +33,9 @@ def decoded(messages: list[Message], header_size: int) -> SendMessages:
 @pytest.mark.parametrize("headers", [b"", HEADERS])
 @pytest.mark.parametrize("sizes", ["uniform", "mixed"])
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 14, 500])
-def test_it_is_what_checking_says(count: int, sizes: str, headers: bytes, header_size: int) -> None:
+def test_what_is_known_of_a_batch_is_what_the_check_returns(
+    count: int, sizes: str, headers: bytes, header_size: int
+) -> None:
     source = random.Random(count)
     messages = [
         Message(source.randbytes(40 if sizes == "uniform" else source.randint(1, 300)), user_headers=headers)
@@ -56,7 +58,7 @@ def test_messages_whose_times_are_far_apart_are_known_batch_by_batch(count: int)
     assert all(map(same, map(batches.check, found.batches), found.checked))
 
 
-async def test_a_batch_that_is_known_is_appended_as_it_is_and_still_may_not_be_too_large(tmp_path: Path) -> None:
+async def test_a_known_batch_is_appended_unchanged_but_may_not_exceed_the_limit(tmp_path: Path) -> None:
     async with partition_in(tmp_path, batch_bytes_max=1000) as partition:
         known = decoded([Message(b"a"), Message(b"b" * 9)], LONG)
         appended = await partition.append(known.batches[0], checked=known.checked[0])

@@ -106,11 +106,11 @@ def test_an_unknown_command_is_refused(code: int) -> None:
         (11, "01 05 01", 3),
     ],
 )
-def test_what_is_wrong_has_its_number(code: int, payload: str, number: int) -> None:
+def test_an_invalid_request_has_its_error_number(code: int, payload: str, number: int) -> None:
     assert refused(code, payload) == number
 
 
-def test_only_a_flag_of_one_says_that_there_is_a_partition() -> None:
+def test_a_partition_is_present_only_if_its_flag_is_one() -> None:
     before, after = "01 010400000000 010400000000 010400000000", "05 0000000000000000 01000000 00"
     for flag, partition in (("00", None), ("01", 7), ("02", None), ("ff", None)):
         request = decode(100, bytes.fromhex(f"{before} {flag} 07000000 {after}"))
@@ -168,11 +168,11 @@ def test_permissions_are_written_in_the_order_of_ids() -> None:
         commands.SendMessages(0, 0, commands.Partitioning(commands.PartitioningKind.MESSAGES_KEY, key=b""), ()),
     ],
 )
-def test_our_client_refuses_what_cannot_be_sent(request_: commands.Request) -> None:
+def test_our_client_refuses_values_that_cannot_be_encoded(request_: commands.Request) -> None:
     with pytest.raises(CommandError):
         requests.encode_request(request_)
 
 
-def test_what_an_update_leaves_as_it_is_has_the_value_that_says_so() -> None:
+def test_an_update_encodes_unchanged_fields_as_such() -> None:
     body = requests.encode_request(commands.UpdateTopic(1, 2, "name"))
     assert body == bytes.fromhex("0104 01000000 0104 02000000 01 0000000000000000 0000000000000000 00 04 6e616d65")

@@ -42,21 +42,21 @@ def test_an_answer_there_and_back_is_the_same(code: int, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("code", [1, 34, 39, 101, 102, 121, 203, 402, 503, 604])
-def test_what_answers_nothing_has_an_empty_payload(code: int) -> None:
+def test_a_command_without_a_result_has_an_empty_payload(code: int) -> None:
     assert frames.success(wire_responses.encode(code, None, Dialect())) == [bytes(8)]
 
 
-def test_a_send_answers_nothing_to_classic_clients() -> None:
+def test_a_send_of_a_classic_client_has_an_empty_response() -> None:
     assert wire_responses.encode(101, responses.Sent(0, 0, 0, 0, 1, Durability.WRITTEN), Dialect()) == []
 
 
 @pytest.mark.parametrize("code", sorted(wire_responses.LISTS))
-def test_an_empty_list_is_an_empty_payload_and_so_is_the_list_of_what_is_not_there(code: int) -> None:
+def test_an_empty_list_and_a_missing_object_have_an_empty_payload(code: int) -> None:
     assert encode(code, ()) == encode(code, None) == b""
     assert decode(code, b"") == ()
 
 
-def test_a_count_that_is_not_that_of_what_follows_is_never_sent() -> None:
+def test_a_wrong_count_is_never_sent() -> None:
     wrong = responses.StreamDetails(responses.StreamInfo(0, 0, 1, 0, 0, "s"), ())
     with pytest.raises(AssertionError):
         encode(200, wrong)
@@ -75,7 +75,7 @@ def test_cache_metrics_of_another_server_are_skipped() -> None:
     assert decode(10, before + b"\2\0\0\0" + bytes(64) + after) == stats
 
 
-def test_an_answer_with_bytes_after_it_is_refused_by_our_client() -> None:
+def test_our_client_refuses_a_response_with_extra_bytes() -> None:
     with pytest.raises(CommandError) as refused:
         decode(38, bytes(5))
     assert refused.value.code == Code.INVALID_FORMAT

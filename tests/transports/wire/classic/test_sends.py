@@ -113,7 +113,7 @@ def short_message(body: Body, i: int) -> None:
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, -1])
-def test_a_spoiled_message_is_refused_with_its_number(
+def test_an_invalid_message_is_refused_with_its_error_number(
     count: int, mixed: bool, size: int, spoil: Callable[[Body, int], None], number: Code, place: int
 ) -> None:
     body = Body(count, mixed, size)
@@ -143,7 +143,7 @@ def test_a_last_message_that_is_shorter_than_its_header_is_refused(
 
 
 @every_way
-def test_positions_that_go_back_are_refused(count: int, mixed: bool, size: int) -> None:
+def test_decreasing_positions_are_refused(count: int, mixed: bool, size: int) -> None:
     body = Body(count, mixed, size)
     body.index(count - 1, position=body.ends[-2] - 1)
     assert refused(body.octets) == Code.CANNOT_READ_INDEX_POSITION
@@ -159,7 +159,7 @@ def test_the_position_of_the_second_of_two_messages_must_not_go_back_either() ->
 
 
 @every_way
-def test_offsets_of_messages_may_rise_and_must_not_fall(count: int, mixed: bool, size: int) -> None:
+def test_offsets_of_messages_may_increase_but_not_decrease(count: int, mixed: bool, size: int) -> None:
     body = Body(count, mixed, size)
     for i in range(count):
         body.head(i, 24, "<Q", 2**64 - 1 - count + i // 2)
@@ -169,9 +169,7 @@ def test_offsets_of_messages_may_rise_and_must_not_fall(count: int, mixed: bool,
 
 
 @every_way
-def test_checksum_timestamp_and_reserved_bytes_of_a_client_are_not_looked_at(
-    count: int, mixed: bool, size: int
-) -> None:
+def test_checksum_timestamp_and_reserved_bytes_of_a_client_are_ignored(count: int, mixed: bool, size: int) -> None:
     body = Body(count, mixed, size)
     for i in range(count):
         body.head(i, 0, "<Q", 99)
@@ -206,7 +204,7 @@ def test_what_is_exactly_at_the_limits_is_accepted() -> None:
         batches.check(decode(body).batches[0])
 
 
-def test_more_messages_than_the_limit_are_refused_before_they_are_looked_at() -> None:
+def test_more_messages_than_the_limit_are_refused_before_they_are_decoded() -> None:
     body = memoryview(send_body(messages(20, False), 64))
     as_many = Limits(2**32, 20, 1000, 100)
     assert len(sends.decode(body, Dialect(), lambda size: b"\7" * size, as_many).batches) == 1
@@ -216,14 +214,14 @@ def test_more_messages_than_the_limit_are_refused_before_they_are_looked_at() ->
     assert error.value.code == Code.INVALID_MESSAGES_COUNT
 
 
-def test_a_single_message_ends_where_the_payload_does_whatever_its_index_says() -> None:
+def test_a_single_message_ends_with_the_payload_whatever_its_index_says() -> None:
     body = Body(1, False, 56)
     for position in (0, 7, 2**32 - 1):
         body.index(0, position=position)
         assert len(decode(body.octets).batches) == 1
 
 
-def test_a_header_size_that_is_neither_is_refused() -> None:
+def test_an_unknown_header_size_is_refused() -> None:
     for count in (1, 3, 20):
         for size in (57, 60, 63, 65, 72, 128):
             assert refused(send_body(messages(count, False), size)) in {
@@ -259,7 +257,7 @@ HEAD = "02027331 02027431"
         (HEAD + "0100 ffffffff", Code.INVALID_COMMAND),
     ],
 )
-def test_a_destination_that_is_wrong_has_its_number(metadata: str, number: Code) -> None:
+def test_an_invalid_destination_has_its_error_number(metadata: str, number: Code) -> None:
     octets = bytes.fromhex(metadata)
     assert refused(struct.pack("<I", len(octets)) + octets) == number
 
@@ -270,7 +268,7 @@ def test_a_destination_that_is_cut_off() -> None:
     assert refused(b"\xff\xff\xff\xff" + bytes(100)) == Code.INVALID_COMMAND
 
 
-def test_a_refused_send_does_not_teach_the_dialect() -> None:
+def test_a_refused_send_does_not_change_the_dialect() -> None:
     dialect = Dialect()
     body = Body(3, False, 56)
     spoil_offset(body, 1)

@@ -168,13 +168,13 @@ def test_messages_go_into_one_batch_as_long_as_their_times_fit(count: int, monke
 
 
 @pytest.mark.parametrize("count", [64, 65, 200, 500])
-def test_a_break_is_found_wherever_it_is(count: int) -> None:
+def test_a_change_of_batch_is_found_at_any_position(count: int) -> None:
     sent = [Classic(1, 0, 0, NOW, b"x")] * count + [Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US + 1, b"x")] * count
     several = sends.decode(memoryview(send_body(sent, 64)), Dialect(), os.urandom).batches
     assert [batches.header(batch).message_count for batch in several] == [count, count]
 
 
-def test_a_request_makes_at_most_1024_batches() -> None:
+def test_a_request_becomes_at_most_1024_batches() -> None:
     apart = [Classic(1, 0, 0, NOW + (TIME_SPAN_MAX_US + 1) * (i % 2), b"x") for i in range(1025)]
     several = sends.decode(memoryview(send_body(apart[:1024], 64)), Dialect(), os.urandom).batches
     assert len(several) == 1024
@@ -226,7 +226,7 @@ def test_the_random_source_decides_the_ids(count: int) -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("count", [1, 20])
-def test_no_random_bytes_are_made_for_messages_that_all_have_an_id(count: int, mixed: bool) -> None:
+def test_no_random_bytes_are_drawn_if_all_messages_have_an_id(count: int, mixed: bool) -> None:
     sent = [Classic(i + 1, 0, 0, NOW, b"x" * (1 + i * mixed)) for i in range(count)]
 
     def random_bytes(size: int) -> bytes:
@@ -239,9 +239,7 @@ def test_no_random_bytes_are_made_for_messages_that_all_have_an_id(count: int, m
 @both_sizes
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_our_client_makes_no_ids_for_messages_that_were_stored_without(
-    header_size: int, count: int, mixed: bool
-) -> None:
+def test_our_client_invents_no_ids_for_stored_messages_without_one(header_size: int, count: int, mixed: bool) -> None:
     kept = [Classic(i % 2, i, NOW, NOW, b"x" * (1 + i * mixed)) for i in range(count)]
     payload = memoryview(struct.pack("<IQI", 3, 0, count) + area(kept, header_size))
     (batch,) = polls.decode(payload, header_size).batches
@@ -309,9 +307,7 @@ def test_messages_that_are_long_on_average_are_not_copied_by_numpy(
 
 @both_sizes
 @pytest.mark.parametrize("headers", [b"", FOO_BAR])
-def test_sizes_that_differ_and_add_up_as_if_they_were_one_are_not_taken_for_one(
-    header_size: int, headers: bytes
-) -> None:
+def test_different_sizes_with_the_sum_of_equal_ones_are_not_mistaken_for_them(header_size: int, headers: bytes) -> None:
     """The first has the mean size."""
     sizes = (5, 4, 6, *([5] * 12))
     kept = [Classic(i + 1, i, NOW, NOW, bytes([65 + i]) * size, headers) for i, size in enumerate(sizes)]
@@ -341,7 +337,7 @@ def test_long_bodies_are_sent_where_they_lie(header_size: int) -> None:
 
 
 @both_sizes
-def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) -> None:
+def test_a_response_to_a_poll_fits_the_size_that_was_calculated(header_size: int) -> None:
     kept = [Classic(i + 1, i, NOW, NOW, b"x") for i in range(5000)]
     batch = stored(kept)
     for response_bytes in (400, 10_000, 65_000):
@@ -355,7 +351,7 @@ def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) ->
     ("response_bytes", "room"),
     [(0, 0), (16, 0), (17, 0), (18, 1), (16 + 65, 49), (16 + 2 * 65 - 1, 97), (16 + 130, 98)],
 )
-def test_room_is_what_frames_of_one_byte_leave_when_they_grow_to_messages(response_bytes: int, room: int) -> None:
+def test_the_size_of_a_response_allows_for_frames_of_one_byte(response_bytes: int, room: int) -> None:
     assert polls.room(response_bytes) == room
 
 
@@ -398,7 +394,7 @@ def test_huge_numbers_of_messages_are_gathered_in_steps(header_size: int, monkey
 
 
 @pytest.mark.parametrize("count", [1, 12, 13, 40])
-def test_what_is_damaged_in_the_store_is_an_error_with_a_number(count: int) -> None:
+def test_damage_in_the_store_is_an_error_with_a_number(count: int) -> None:
     batch = bytes(stored([Classic(i + 1, i, NOW, NOW, b"x" * (20 + i)) for i in range(count)]))
     longer = bytearray(batch)
     longer[256 + 36 : 256 + 40] = b"\xff\xff\xff\xff"
@@ -416,7 +412,7 @@ def test_what_is_damaged_in_the_store_is_an_error_with_a_number(count: int) -> N
 @pytest.mark.parametrize("length", [30, unbatching.LONG_BODY_BYTES])
 @pytest.mark.parametrize("several", [False, True])
 @both_sizes
-def test_our_client_sends_what_it_was_given(header_size: int, several: bool, length: int) -> None:
+def test_our_client_sends_messages_unchanged(header_size: int, several: bool, length: int) -> None:
     sent = [Classic(i + 1, 0, 0, NOW + i, b"x" * length, FOO_BAR) for i in range(20)]
     given_ = (stored(sent[:5]), stored(sent[5:])) if several else (stored(sent),)
     request = requests.SendMessages(0, 0, requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 10), given_)

@@ -33,7 +33,7 @@ def test_headers_of_both_layouts_are_turned_into_each_other(entries: list[tuple[
 
 @fuzz
 @given(block=st.binary(max_size=60))
-def test_any_bytes_go_there_and_back_unharmed(block: bytes) -> None:
+def test_any_bytes_survive_the_conversion_and_back(block: bytes) -> None:
     assert userheaders.to_short(userheaders.from_short(block, 10**6)) in (block, userheaders.to_short(block))
 
 
@@ -67,16 +67,16 @@ FOO_BAR = bytes.fromhex("03000000 666f6f 02 03000000 626172")
         b"opaque",
     ],
 )
-def test_what_is_not_exactly_of_the_layout_goes_through(block: bytes) -> None:
+def test_blocks_of_another_layout_are_passed_on_unchanged(block: bytes) -> None:
     assert userheaders.from_short(block, 10**6) == block
     assert userheaders.to_short(b"\2" + block) == b"\2" + block
 
 
-def test_headers_with_keys_that_are_no_strings_stay_as_they_are() -> None:
+def test_user_headers_with_keys_other_than_strings_stay_unchanged() -> None:
     block = b"\2" + FOO_BAR + b"\x0b" + bytes.fromhex("04000000 01000000 09 01000000 05")
     assert userheaders.to_short(block) == block
 
 
-def test_headers_that_would_grow_over_the_limit_stay_as_they_are() -> None:
+def test_user_headers_that_would_exceed_the_limit_stay_unchanged() -> None:
     assert userheaders.from_short(FOO_BAR, len(FOO_BAR) + 1) == b"\2" + FOO_BAR
     assert userheaders.from_short(FOO_BAR, len(FOO_BAR)) == FOO_BAR

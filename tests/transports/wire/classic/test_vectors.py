@@ -347,7 +347,7 @@ def test_a_user_without_a_status_is_refused() -> None:
     assert refused.value.code == Code.INVALID_COMMAND
 
 
-def test_every_vector_is_looked_at() -> None:
+def test_every_vector_is_checked() -> None:
     looked_at = {*REQUESTS, *ANSWERS, *EXCHANGES, *SENDS}
     looked_at |= {"T10", "T11", "T29", "T30", "T35", "T36", "T37", "T38", "T58"}
     assert set(vectors.VECTORS) == looked_at

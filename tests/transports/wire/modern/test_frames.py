@@ -53,7 +53,7 @@ def test_a_request_without_a_checksum_has_none() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 48, 255])
-def test_a_size_without_room_for_the_header_is_none(size: int) -> None:
+def test_a_frame_too_small_for_its_header_is_refused(size: int) -> None:
     with pytest.raises(CommandError):
         frames.body_bytes(header(size))
     assert frames.body_bytes(header(256)) == 0
@@ -93,7 +93,7 @@ def test_an_eviction_has_no_body(reason: Reason) -> None:
     assert bytes(whole[128:152]) == CLIENT + struct.pack("<II", 2, 1)
 
 
-def test_the_section_of_results_says_whether_something_was_refused() -> None:
+def test_the_section_of_results_tells_whether_something_was_refused() -> None:
     success = b"".join(frames.results([b"what", b"follows"]))
     code, rest = frames.refused(memoryview(success))
     assert (code, bytes(rest)) == (None, b"whatfollows")
@@ -106,11 +106,11 @@ def test_the_section_of_results_says_whether_something_was_refused() -> None:
 
 
 @pytest.mark.parametrize("section", [b"", b"\0\0\0", b"\1\0\0\0", b"\1\0\0\0\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\0"])
-def test_a_section_that_is_cut_off_is_refused(section: bytes) -> None:
+def test_a_truncated_section_is_refused(section: bytes) -> None:
     with pytest.raises(CommandError):
         frames.refused(memoryview(section))
 
 
-def test_a_count_of_refusals_that_lies_costs_nothing() -> None:
+def test_a_false_count_of_refusals_costs_nothing() -> None:
     found, rest = frames.refused(memoryview(b"\xff\xff\xff\xff" + bytes(4) + b"\7\0\0\0"))
     assert (found, bytes(rest)) == (7, b"")

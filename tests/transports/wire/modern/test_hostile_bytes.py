@@ -83,7 +83,7 @@ def test_a_mutated_registration_is_refused_or_a_registration(name: str, data: st
         (302, b"\1\4\0\0\0\0" + MOST + b"\1t\2" + MOST),
     ],
 )
-def test_a_count_or_a_length_that_lies_costs_no_memory(code: int, body: bytes) -> None:
+def test_a_false_count_or_length_costs_no_memory(code: int, body: bytes) -> None:
     tracemalloc.start()
     try:
         assert isinstance(decode(code, body), Code)

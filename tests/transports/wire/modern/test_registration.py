@@ -51,14 +51,14 @@ def test_the_answer_there_and_back_is_the_same(user_id: int, session: int, proto
     assert registration.decode_response(memoryview(body)) == answer
 
 
-def test_a_session_without_a_number_is_none() -> None:
+def test_a_session_without_a_number_is_refused() -> None:
     body = b"".join(registration.encode_response(Registered(0, 0, 1, "1")))
     with pytest.raises(CommandError):
         registration.decode_response(memoryview(body))
 
 
 @pytest.mark.parametrize("login", [LoginUser("user", "password", "1"), LoginWithPersonalAccessToken("t" * 32)])
-def test_a_registration_cut_off_anywhere_is_none(login: LoginUser | LoginWithPersonalAccessToken) -> None:
+def test_a_truncated_registration_is_refused(login: LoginUser | LoginWithPersonalAccessToken) -> None:
     body = registration.encode(7, login, "sdk", "1")
     for size in range(len(body)):
         with pytest.raises(CommandError):

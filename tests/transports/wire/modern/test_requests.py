@@ -70,11 +70,11 @@ def test_a_request_cut_off_anywhere_is_refused_or_a_request(code: int, data: st.
 
 
 @pytest.mark.parametrize("code", [0, 2, 38, 39 + 256, 40, 44, 45, 105, 500, 2**32 - 1])
-def test_what_is_no_command_is_refused(code: int) -> None:
+def test_unknown_commands_are_refused(code: int) -> None:
     assert refused(code, b"") == Code.INVALID_COMMAND
 
 
-def test_a_commit_says_how_many_must_know_of_it() -> None:
+def test_a_commit_has_a_number_of_replicas() -> None:
     consumer = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
     store = encode(commands.StoreConsumerOffset(consumer, 0, 0, 0, 7))
     delete = encode(commands.DeleteConsumerOffset(consumer, 0, 0, 0))
@@ -115,7 +115,7 @@ def batch_of(*payloads: bytes, origin: int = 10**15) -> bytearray:
     return batches.build(plain, 0, bytes)
 
 
-def test_what_is_in_the_batch_is_left_to_the_log() -> None:
+def test_the_content_of_a_batch_is_left_to_the_log() -> None:
     batch = batch_of(b"one", b"two")
     batch[300] ^= 1
     assert decode(101, send(batch, 2)).batches[0] == batch
@@ -132,7 +132,7 @@ def test_both_counts_of_a_send_have_to_be_the_same(count: int) -> None:
     assert refused(101, send(batch_of(b"one", b"two"), count)) == Code.INVALID_MESSAGES_COUNT
 
 
-def test_a_time_of_origin_that_no_sum_could_express_is_refused() -> None:
+def test_an_origin_time_that_could_overflow_is_refused() -> None:
     latest = 2**64 - 2**32
     batch = batch_of(b"late", origin=latest)
     assert decode(101, send(batch, 1)).batches[0] == batch
@@ -154,5 +154,5 @@ def test_a_time_of_origin_that_no_sum_could_express_is_refused() -> None:
         (send(bytes(256), 0, DESTINATION[:12] + bytes.fromhex("0400")), Code.INVALID_COMMAND),
     ],
 )
-def test_a_destination_that_is_none_is_refused(body: bytes, code: Code) -> None:
+def test_an_invalid_destination_is_refused(body: bytes, code: Code) -> None:
     assert refused(101, body) == code

@@ -46,13 +46,13 @@ def test_an_answer_there_and_back_is_the_same(code: int, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("code", [1, 14, 34, 39, 102, 121, 122, 203, 304, 402, 503, 604])
-def test_what_answers_nothing_has_an_empty_body(code: int) -> None:
+def test_a_command_without_a_result_has_an_empty_body(code: int) -> None:
     assert wire_responses.encode(code, None) == []
     assert decode(code, b"") is None
 
 
 @pytest.mark.parametrize("code", sorted(wire_responses.LISTS))
-def test_the_list_of_what_is_not_there_is_empty(code: int) -> None:
+def test_the_list_of_a_missing_object_is_empty(code: int) -> None:
     assert encode(code, None) == b""
     assert decode(code, b"") == decode(code, encode(code, ())) == ()
 
@@ -65,7 +65,7 @@ def test_an_answer_that_the_protocol_has_no_layout_for_has_an_empty_body() -> No
 CHANGED = {10, 13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
 
 
-def test_only_what_the_protocol_has_changed_is_laid_out_anew() -> None:
+def test_only_changed_commands_have_a_new_layout() -> None:
     anew = {code for code, layout in wire_responses.LAYOUTS.items() if layout is not classic.LAYOUTS.get(code)}
     assert anew == CHANGED
 
@@ -77,7 +77,7 @@ def test_every_user_of_a_list_is_followed_by_no_options() -> None:
     )
 
 
-def test_who_is_no_member_hears_nothing_and_who_owns_nothing_hears_of_none() -> None:
+def test_clients_without_membership_or_partitions_get_an_empty_assignment() -> None:
     assert encode(606, None) == b""
     assert encode(606, responses.GroupAssignment(7, ())) == bytes.fromhex("0700000000000000 00000000")
     assert decode(606, b"") is None
@@ -90,7 +90,7 @@ def test_a_compression_that_clients_do_not_know_is_none(algorithm: int) -> None:
 
 
 @given(stream_id=U32, topic_id=U32, partition_id=U32, offset=U64, count=st.integers(1, 1000))
-def test_a_send_is_confirmed_with_its_place(
+def test_a_send_is_confirmed_with_its_position(
     stream_id: int, topic_id: int, partition_id: int, offset: int, count: int
 ) -> None:
     sent = responses.Sent(stream_id, topic_id, partition_id, offset, count, Durability.WRITTEN)
@@ -128,7 +128,7 @@ def test_a_poll_that_finds_nothing_names_the_partition() -> None:
 
 
 @pytest.mark.parametrize("code", [100, 104])
-def test_a_partition_of_somebody_else_has_no_number(code: int) -> None:
+def test_the_partition_of_another_member_has_no_number(code: int) -> None:
     assert encode(code, responses.Polled(3, 40, 0, (), owned=False)) == bytes.fromhex("ffffffff") + bytes(12)
 
 

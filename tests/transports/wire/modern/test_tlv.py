@@ -72,7 +72,7 @@ def test_all_kinds_of_values_are_known(kind: int) -> None:
         (entry(b"key", b"one") + entry(b"other", b"two") + entry(b"key", b"three"), Code.INVALID_OPTION_VALUE),
     ],
 )
-def test_what_is_no_option_is_refused(octets: bytes, code: Code) -> None:
+def test_invalid_options_are_refused(octets: bytes, code: Code) -> None:
     assert refused(octets) == code
 
 
@@ -92,7 +92,7 @@ def test_a_block_in_an_answer_is_not_longer_than_what_follows() -> None:
         tlv.SIZED.read(Reader(memoryview(b"\xff\xff\xff\xff" + entry(b"key", b"value"))))
 
 
-def test_the_largest_block_is_read_in_no_time() -> None:
+def test_the_largest_block_is_decoded_quickly() -> None:
     octets = b"".join(entry(b"%05d" % number, b"v" * 80) for number in range(1024))
     started = time.process_time()
     read(octets)

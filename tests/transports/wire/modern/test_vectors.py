@@ -120,7 +120,7 @@ def asked(name: str) -> frames.Request:
 
 
 @pytest.mark.parametrize("name", NUMBERED)
-def test_what_changes_something_has_an_operation_and_a_number(name: str) -> None:
+def test_changes_have_an_operation_and_a_number(name: str) -> None:
     number, request = NUMBERED[name]
     found = asked(name)
     assert (found.number, found.code) == (number, 0)
@@ -135,7 +135,7 @@ def test_what_changes_something_has_an_operation_and_a_number(name: str) -> None
 
 
 @pytest.mark.parametrize("name", READS)
-def test_what_only_reads_has_a_code(name: str) -> None:
+def test_reads_have_a_code(name: str) -> None:
     code, number, request = READS[name]
     found = asked(name)
     assert (found.operation, found.code, found.number) == (READ, code, number)
@@ -168,7 +168,7 @@ def test_a_send_is_a_batch_that_the_log_takes_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REGISTRATIONS)
-def test_a_registration_says_by_its_form_how_it_logs_in(name: str) -> None:
+def test_the_form_of_a_registration_shows_how_it_logs_in(name: str) -> None:
     login = REGISTRATIONS[name]
     found = asked(name)
     assert (found.operation, found.number, found.code) == (REGISTER, 0, 0)
@@ -286,7 +286,7 @@ def test_a_refusal_is_in_the_section_of_results(name: str, operation_number: int
     assert (refused, bytes(rest)) == (code, b"")
 
 
-def test_a_refusal_of_what_has_no_section_of_results_is_in_the_header() -> None:
+def test_without_a_section_of_results_an_error_is_in_the_header() -> None:
     whole = vectors.octets("V24")
     assert b"".join(frames.reply(asked_for(whole), 0, status=Code.TOPIC_NAME_NOT_FOUND)) == whole
     assert frames.reply_of(whole).status == 2011
@@ -296,14 +296,14 @@ def test_a_refusal_of_what_has_no_section_of_results_is_in_the_header() -> None:
     ("name", "reason", "versions"),
     [("V43", Reason.INVALID_CREDENTIALS, ()), ("V44", Reason.INCOMPATIBLE_PROTOCOL, (0x3000, 0x3000))],
 )
-def test_an_eviction_says_why_and_has_no_body(name: str, reason: Reason, versions: tuple[int, ...]) -> None:
+def test_an_eviction_has_a_reason_and_no_body(name: str, reason: Reason, versions: tuple[int, ...]) -> None:
     whole = vectors.octets(name)
     assert b"".join(frames.eviction(whole[128:144], reason, *versions)) == whole
     found = frames.reply_of(whole)
     assert (found.kind, found.reason) == (frames.EVICTION, reason)
 
 
-def test_every_vector_is_looked_at() -> None:
+def test_every_vector_is_checked() -> None:
     assert len(vectors.VECTORS) == 48
     others = {"V04", "V09", "V24", "V35", "V43", "V44"}
     assert set(vectors.VECTORS) == {*NUMBERED, *READS, *SENDS, *REGISTRATIONS, *ANSWERS} | others

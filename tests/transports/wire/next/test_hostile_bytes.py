@@ -59,9 +59,7 @@ def test_any_bytes_are_refused_or_a_login(body: bytes) -> None:
 @given(
     said=st.binary(min_size=20, max_size=20), lengths=st.binary(min_size=8, max_size=8), count=st.integers(0, 2**32 - 1)
 )
-def test_a_batch_that_lies_of_its_producer_is_never_taken_for_a_good_one(
-    said: bytes, lengths: bytes, count: int
-) -> None:
+def test_a_batch_with_false_producer_fields_is_never_accepted(said: bytes, lengths: bytes, count: int) -> None:
     batch = bytearray(vectors.body("N12")[20:])
     batch[52:72], batch[288:296] = said, lengths
     batch[48:52] = count.to_bytes(4, "little")

@@ -84,7 +84,7 @@ def asked(name: str) -> frames.Request:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_is_understood_and_said_again(name: str) -> None:
+def test_a_request_is_decoded_and_encoded_again(name: str) -> None:
     code, request = REQUESTS[name]
     header, body = asked(name), vectors.body(name)
     assert header.code == (0 if code in OF_CODE else code)
@@ -102,7 +102,7 @@ def test_a_send_names_the_incarnation_of_its_partition() -> None:
     assert batches.check(request.batches[0]).message_count == 2
 
 
-def test_a_batch_may_say_which_producer_has_made_it() -> None:
+def test_a_batch_may_name_its_producer() -> None:
     said = bytearray(256)
     said[40:72] = bytes.fromhex("9617af914bf481bc01000000010000000000f000000000000000000002000000")
     assert batches.numbered(said) == (15 << 20, 0, 2)
@@ -133,7 +133,7 @@ def test_a_login_brings_a_secret_of_which_a_digest_is_kept(name: str, version: i
     assert registration.encode(version, secret, login, SDK[0], sdk_version) == body
 
 
-def test_a_session_is_taken_up_again_with_its_secret() -> None:
+def test_a_session_is_resumed_with_its_secret() -> None:
     body = vectors.body("N24")
     found = registration.decode_binding(memoryview(body))
     client = bytes.fromhex("d582ef7a50394cf9b7e455a81ab7fd69")
@@ -171,7 +171,7 @@ def test_a_reply_repeats_the_request_and_says_whether_it_is_final() -> None:
     assert reply("N14", 0x1A, stored, is_committed=True) == vectors.octets("N14R")
 
 
-def test_the_roster_and_the_route_are_said_as_clients_want_them() -> None:
+def test_the_roster_and_the_route_have_the_layout_of_clients() -> None:
     node = responses.ClusterNode("node-1", "127.0.0.1", 47110, 0, 0, 0, 0, 0)
     roster = wire_responses.OF_0_12_2.encode(12, responses.ClusterMetadata("single-node", (node,)))
     assert reply("N04", 0, roster, is_committed=False) == vectors.octets("N05")
@@ -179,7 +179,7 @@ def test_the_roster_and_the_route_are_said_as_clients_want_them() -> None:
     assert reply("N11", 0, route, is_committed=False) == vectors.octets("N11R")
 
 
-def test_what_was_accepted_can_be_read() -> None:
+def test_accepted_batches_can_be_read() -> None:
     stream = wire_responses.OF_0_12_2.decode(202, memoryview(vectors.body("N09R")[4:]))
     assert (stream.info.id, stream.info.name, stream.topics) == (0, "s", ())
     user = wire_responses.OF_0_12_2.decode(33, memoryview(vectors.body("N22R")[4:]))
@@ -228,7 +228,7 @@ def _octets(options: tuple[Option, ...]) -> list[bytes]:
     return [b"?" * (10 + len(option.key) + len(option.value)) for option in options]
 
 
-def test_polls_and_fetches_are_said_as_clients_want_them() -> None:
+def test_polls_and_fetches_have_the_layout_of_clients() -> None:
     batch = batches.build([batches.Message(b"x", 1)], 10, bytes)
     polled = responses.PolledAt(responses.Polled(3, 7, 1, (batch,)), 15, 23)
     body = b"".join(wire_responses.OF_0_12_2.encode(106, polled))
