@@ -237,7 +237,7 @@ STATS = st.builds(
     **{
         name: _OF_A_COUNT.get(name, _OF_A_TYPE[str(kind)])
         for name, kind in responses.Stats.__annotations__.items()
-        if name != "classic_size_bytes"
+        if name not in ("classic_size_bytes", "open_files_count", "open_files_limit")
     },
 )
 _LOGGED_IN = st.builds(responses.LoggedIn, user_id=U32)
