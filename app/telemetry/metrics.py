@@ -143,9 +143,11 @@ def _of_iggy(gateway: Gateway) -> Iterator[Series]:
 
 def _deduplication(gateway: Gateway) -> Iterator[Series]:
     deduplication = gateway.deduplication
-    yield _counter("whippet_messages_left_out", "Messages whose id had been seen before.", deduplication.left_out)
-    yield _gauge("whippet_deduplication_ids", "Ids that are remembered.", deduplication.ids)
-    yield _gauge("whippet_deduplication_bytes", "Bytes of memory for them.", deduplication.size_bytes)
+    yield _counter(
+        "whippet_messages_left_out", "Messages that were dropped as duplicates by their ids.", deduplication.left_out
+    )
+    yield _gauge("whippet_deduplication_ids", "Message ids in the deduplication windows.", deduplication.ids)
+    yield _gauge("whippet_deduplication_bytes", "Memory of the deduplication windows.", deduplication.size_bytes)
 
 
 def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
@@ -179,11 +181,11 @@ def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
         [(("file",), *_copied(measurements.file_syncs)), (("folder",), *_copied(measurements.folder_syncs))],
         ("kind",),
     )
-    yield _gauge("whippet_unflushed_bytes", "Accepted but not yet written.", store.unflushed_bytes)
-    yield _gauge("whippet_tail_bytes", "Recent batches in memory.", store.tail_bytes)
+    yield _gauge("whippet_unflushed_bytes", "Bytes accepted but not yet written.", store.unflushed_bytes)
+    yield _gauge("whippet_tail_bytes", "Bytes of recent batches in memory.", store.tail_bytes)
     yield _gauge("whippet_partitions_unavailable", "Partitions that could not be opened.", len(store.unavailable))
     failed = sum(partition.failed is not None for partition in store.partitions.values())
-    yield _gauge("whippet_partitions_failed", "Partitions that refuse writes since the disk failed.", failed)
+    yield _gauge("whippet_partitions_failed", "Partitions that refuse writes because the disk has failed.", failed)
     shards = list(enumerate(store.shards))
     for name, sentence in (
         ("queue_length", "Work items that wait for the thread of a shard."),
@@ -206,8 +208,8 @@ def _clients(gateway: Gateway) -> Iterator[Series]:
     sessions = Counter(session.transport for session in gateway.sessions)
     logged_in = Counter(session.transport for session in gateway.sessions if session.login is not None)
     for name, sentence, counted in (
-        ("whippet_sessions", "Clients; over HTTP those that hold a lease.", sessions),
-        ("whippet_sessions_logged_in", "Clients that have logged in.", logged_in),
+        ("whippet_sessions", "Sessions; over HTTP those of leases.", sessions),
+        ("whippet_sessions_logged_in", "Sessions that have logged in.", logged_in),
     ):
         values: Values = [((transport.name.lower(),), counted[transport]) for transport in Transport]
         yield Series(name, sentence, values, ("transport",))
@@ -217,7 +219,7 @@ def _certificates(gateway: Gateway) -> Iterator[Series]:
     days: Values = [
         ((section,), round(left, 3)) for section, left in gateway.readiness.certificates.days_left().items()
     ]
-    sentence = "Days until the certificate of a listener expires; below 0: it has expired."
+    sentence = "Days until the certificate of a listener expires; negative if it has expired."
     yield Series("whippet_certificate_days_left", sentence, days, ("section",))
 
 
@@ -247,9 +249,9 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
     labels = ("stream", "topic", "group")
     yield Series("whippet_group_members", "Members of a consumer group.", members, labels)
     yield Series("whippet_group_lag", "Messages that a consumer group has yet to commit.", lags, (*labels, "partition"))
-    sentence = "Messages after the offset that a consumer has stored; it has its number until it stores one by name."
+    sentence = "Messages after the stored offset of a consumer, which is shown by number until it commits by name."
     yield Series("whippet_consumer_lag", sentence, consumers, ("stream", "topic", "consumer", "partition"))
-    sentence = "Series about groups and consumers that are not here, because of http.metrics.series."
+    sentence = "Series about groups and consumers that were omitted because of http.metrics.series."
     yield _gauge("whippet_series_left_out", sentence, budget.left_out)
 
 
