@@ -128,7 +128,7 @@ def first_offset(batch: Readable) -> int:
     return header(batch).base_offset + delta
 
 
-# ------------------------------------------------------------------------------------------------------------ checking
+# ------------------------------------------------------------------------------------------------------------- checking
 
 
 def check(batch: Readable, limits: Limits = UNLIMITED) -> Checked:
@@ -297,7 +297,7 @@ def exceeded(
     return InvalidBatch(fault, f"{what} of {found} is over the limit {setting} = {limit}", message)
 
 
-# ------------------------------------------------------------------------------------------------------------ stamping
+# ------------------------------------------------------------------------------------------------------------- stamping
 
 
 def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: int, checksums: bytes) -> None:
@@ -357,7 +357,7 @@ def forget_numbers(batch: Writable) -> None:
         _U64.pack_into(batch, 40, ~named & (2**64 - 1))
 
 
-# ------------------------------------------------------------------------------------------------------------- slicing
+# -------------------------------------------------------------------------------------------------------------- slicing
 
 
 def frame_positions(batch: Readable) -> Frames:
@@ -446,7 +446,7 @@ def cut(batch: Readable, frames: Frames, first: int, last: int) -> list[Readable
     return [head, view[start:end]]
 
 
-# ------------------------------------------------------------------------------------------------------ plain messages
+# ------------------------------------------------------------------------------------------------------- plain messages
 
 
 def build(messages: Sequence[Message], now_us: int, random_bytes: Callable[[int], bytes]) -> bytearray:
@@ -515,7 +515,7 @@ def messages(batch: Readable) -> Iterator[StoredMessage]:
         position = body + payload + headers
 
 
-# ------------------------------------------------------------------------------------------ numpy's view of the frames
+# ------------------------------------------------------------------------------------------- numpy's view of the frames
 
 _FRAME_FIELDS: dict[str, Any] = {
     "names": ["checksum", "delta", "headers", "payload", "reserved"],

@@ -39,7 +39,7 @@ class Catalog:
         self._sync = sync
         self._staged = 0
 
-    # ------------------------------------------------------------------------------------------------------ documents
+    # -------------------------------------------------------------------------------------------------------- documents
 
     def write_stream(self, document: StreamDocument) -> None:
         self.write(f"{self._layout.stream(document.id)}/{STREAM_FILE}", document)
@@ -84,7 +84,7 @@ class Catalog:
         with contextlib.suppress(FileNotFoundError):
             self._sync_folder(path.rpartition("/")[0])
 
-    # -------------------------------------------------------------------------------------------------------- folders
+    # ---------------------------------------------------------------------------------------------------------- folders
 
     def create_stream(self, document: StreamDocument) -> None:
         target = self._layout.stream(document.id)

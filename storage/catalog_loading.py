@@ -87,7 +87,7 @@ class _Loader:
         users, tokens = self._documents(USERS_FOLDER), self._documents(TOKENS_FOLDER)
         self.loaded = LoadedCatalog({}, users, tokens, self._problems, {})
 
-    # --------------------------------------------------------------------------------------------- streams and topics
+    # ----------------------------------------------------------------------------------------------- streams and topics
 
     def load_streams(self) -> None:
         for stream_id in self._numbered_folders(self._layout.streams):
@@ -171,7 +171,7 @@ class _Loader:
     def _reserve(self, folder: str, identity: int) -> None:
         self.loaded.reserved.setdefault(folder, set()).add(identity)
 
-    # ---------------------------------------------------------------------------------------------- folders and files
+    # ------------------------------------------------------------------------------------------------ folders and files
 
     def _numbered_folders(self, folder: str) -> list[int]:
         """The ids of the folders in a folder. Anything else there is left alone and reported."""
@@ -257,7 +257,7 @@ class _Loader:
             free = f"{path}.{copy}"
         return free
 
-    # ---------------------------------------------------------------------------------------------------------- names
+    # ------------------------------------------------------------------------------------------------------------ names
 
     def make_names_unique(self) -> None:
         """Renames where necessary: a recreated stream or topic may have got a name that somebody chose for another."""

@@ -89,7 +89,7 @@ class Log(LogReader):
     def state(self) -> LogState:
         return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes, self.batches)
 
-    # ------------------------------------------------------------------------------------------------------- writing
+    # ---------------------------------------------------------------------------------------------------------- writing
 
     def write(self, entries: list[Entry], records: Sequence[Record] = (), sync: bool = False) -> OSError | None:
         """Writes entries in order, and begins a new segment when one is full. On an error, all whole entries before it
@@ -333,7 +333,7 @@ class Log(LogReader):
         self._handles.drop(log_file(self.folder, segment.start_offset))
         self._indexes.drop(segment)
 
-    # ----------------------------------------------------------------------------------------------------- producers
+    # -------------------------------------------------------------------------------------------------------- producers
 
     def load_records(self) -> list[Record]:
         """Loads the results of numbered sends. Called once, before anything is written."""
@@ -351,7 +351,7 @@ class Log(LogReader):
             return False
         return base < synced_offset or self._checksum_at(base, record.messages) == record.batch_checksum
 
-    # ------------------------------------------------------------------------------------------------------ deleting
+    # --------------------------------------------------------------------------------------------------------- deleting
 
     def trim(self, before: int) -> int:
         """Deletes the closed segments that end at or before an offset, and returns how many: all of them or none. After

@@ -58,7 +58,7 @@ class LogReader:
             if segment.index is not None:
                 indexes.put(segment, segment.index)
 
-    # ------------------------------------------------------------------------------------------------------- messages
+    # --------------------------------------------------------------------------------------------------------- messages
 
     def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
         """Reads at most `count` messages in `room` bytes, but at least one, from an offset on and none from `end`
@@ -152,7 +152,7 @@ class LogReader:
             return None
         return batches.header(head).checksum if len(head) == batches.HEADER_BYTES else None
 
-    # ---------------------------------------------------------------------------------------------------------- times
+    # ------------------------------------------------------------------------------------------------------------ times
 
     def offset_at(self, timestamp: int) -> int:
         """The offset after the last older message. Since times rarely fall (timestamps.py), that is nearly always the
@@ -195,7 +195,7 @@ class LogReader:
         index = self._index(segment)
         return index.timestamp(0) if len(index) else 0
 
-    # -------------------------------------------------------------------------------------------------------- indexes
+    # ---------------------------------------------------------------------------------------------------------- indexes
 
     def _index(self, segment: Segment) -> Index:
         if segment.index is not None:

@@ -106,7 +106,7 @@ class Partition:
             place, shard, log, settings, shared, self._exclusive, self._readers, self._producers, self._offsets
         )
 
-    # ---------------------------------------------------------------------------------------------------------- state
+    # ------------------------------------------------------------------------------------------------------------ state
 
     @property
     def appended(self) -> int:
@@ -177,7 +177,7 @@ class Partition:
         offsets = self._offsets
         return bool(self.synced < self.appended or offsets.due or offsets.unsynced or self.failed is not None)
 
-    # ------------------------------------------------------------------------------------------------------ appending
+    # -------------------------------------------------------------------------------------------------------- appending
 
     def check(self, batch: batches.Readable) -> batches.Checked:
         """Checks a batch as `append` does, for callers that need the result earlier."""
@@ -286,7 +286,7 @@ class Partition:
         """The newest epoch of a producer; None if the producer is unknown."""
         return self._producers.epoch_of(producer)
 
-    # ------------------------------------------------------------------------------------------- flushing and waiting
+    # --------------------------------------------------------------------------------------------- flushing and waiting
 
     async def flush(self, *, sync: bool = False) -> Durability:
         """Writes what is buffered, stored offsets too, and with `sync` returns when all of it is on the disk."""
@@ -311,7 +311,7 @@ class Partition:
     def not_awaited(self, future: asyncio.Future[None]) -> None:
         self._readers.end(future)
 
-    # --------------------------------------------------------------------------------------------------------- reading
+    # ---------------------------------------------------------------------------------------------------------- reading
 
     async def read(self, offset: int, count: int, room: int | None = None) -> Fetched:
         """Reads at most `count` messages in at most `room` bytes, from an offset or the first retained one after it.
@@ -366,7 +366,7 @@ class Partition:
             return first
         return await self._pipeline.call(lambda: log.offset_at(timestamp), brief=True)
 
-    # ------------------------------------------------------------------------------------------------ consumer offsets
+    # ------------------------------------------------------------------------------------------------- consumer offsets
 
     def offset_of(self, kind: Kind, identity: int) -> int | None:
         """The stored offset of a consumer or a group; None if there is none."""
@@ -423,7 +423,7 @@ class Partition:
         self._pipeline.schedule_hand_over()
         await written
 
-    # ------------------------------------------------------------------------------- deleting, reopening and closing
+    # ---------------------------------------------------------------------------------- deleting, reopening and closing
 
     @shielded
     async def trim(self, before: int, purges: int | None = None) -> int:

@@ -140,7 +140,7 @@ class Producers:
         """Everything remembered, producers in the order in which they would be forgotten."""
         return [known.answers[sequence] for known in self._known.values() for sequence in sorted(known.answers)]
 
-    # ------------------------------------------------------------------------------------------------------ looking up
+    # ------------------------------------------------------------------------------------------------------- looking up
 
     def epoch_of(self, producer: Producer) -> int | None:
         """The newest epoch of a producer; None if the producer is unknown."""
@@ -211,7 +211,7 @@ class Producers:
             del self._in_progress[producer]
             done.set_result(None)
 
-    # ------------------------------------------------------------------------------------------------------- changing
+    # --------------------------------------------------------------------------------------------------------- changing
 
     def begin(self, record: Record) -> None:
         """Remembers a new send whose batch is being appended."""

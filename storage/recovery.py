@@ -119,7 +119,7 @@ def _missing(folder: str, orphans: list[int], segments: list[Segment]) -> list[D
     ]
 
 
-# ---------------------------------------------------------------------------------------------- deletions in progress
+# ------------------------------------------------------------------------------------------------ deletions in progress
 
 
 def write_intent(files: Files, folder: str, intent: Intent) -> None:
@@ -192,7 +192,7 @@ def create_log(files: Files, folder: str, start_offset: int) -> None:
     files.close(files.open_for_writing(log_file(folder, start_offset)))
 
 
-# ---------------------------------------------------------------------------------------------------- the last segment
+# ----------------------------------------------------------------------------------------------------- the last segment
 
 
 def _recover_last(
@@ -304,7 +304,7 @@ def _free_name_aside(files: Files, folder: str, name: str) -> str:
     return f"{aside}/{free}"
 
 
-# ----------------------------------------------------------------------------------------------------- closed segments
+# ------------------------------------------------------------------------------------------------------ closed segments
 
 
 def load_index(files: Files, folder: str, start_offset: int) -> tuple[Index, int] | None:

@@ -110,7 +110,7 @@ class Shard:
         self._thread = threading.Thread(target=self._run, name=f"shard-{number}", daemon=True)
         self._thread.start()
 
-    # ---------------------------------------------------------------------------------------------- on the event loop
+    # ------------------------------------------------------------------------------------------------ on the event loop
 
     def write(self, item: WriteItem) -> None:
         self._mailbox.put(item)
@@ -139,7 +139,7 @@ class Shard:
         self._mailbox.put(None)
         self._thread.join()
 
-    # ------------------------------------------------------------------------------------------ on the shard's thread
+    # -------------------------------------------------------------------------------------------- on the shard's thread
 
     def _run(self) -> None:
         if self._cpu is not None:

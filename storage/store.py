@@ -108,7 +108,7 @@ class Store:
             check_room=None if options.delete_oldest_segments else self._check_room,
         )
 
-    # ----------------------------------------------------------------------------------------------- opening, closing
+    # ------------------------------------------------------------------------------------------------- opening, closing
 
     @classmethod
     async def open(
@@ -251,7 +251,7 @@ class Store:
         """Bytes of recent, already written batches in memory, over all partitions."""
         return self._shared.tails.used
 
-    # ------------------------------------------------------------------------------------------------------ partitions
+    # ------------------------------------------------------------------------------------------------------- partitions
 
     def partition(self, stream_id: int, topic_id: int, partition_id: int) -> Partition | None:
         return self.partitions.get(PartitionId(stream_id, topic_id, partition_id))
@@ -300,7 +300,7 @@ class Store:
             except StorageError as error:
                 _log.warning("the message saver: %s", error)
 
-    # ----------------------------------------------------------------------------------------- creating and removing
+    # -------------------------------------------------------------------------------------------- creating and removing
 
     @shielded
     async def create_stream(self, document: StreamDocument) -> None:
@@ -400,7 +400,7 @@ class Store:
         except OSError as error:
             raise CatalogueError(f"the catalogue cannot be changed: {error.strerror}: {error.filename}") from error
 
-    # ------------------------------------------------------------------------------------------------------- retention
+    # -------------------------------------------------------------------------------------------------------- retention
 
     def _check_room(self, place: PartitionId, more_bytes: int) -> None:
         """Called in the same turn of the event loop as the append, so no other append can take the room in between."""

@@ -172,7 +172,7 @@ class WritePipeline:
         """The offset after the last message that has a durability; None: that is readable."""
         return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
 
-    # -------------------------------------------------------------------------------------------------- from memory on
+    # --------------------------------------------------------------------------------------------------- from memory on
 
     def add(self, entry: Entry, level: Durability) -> asyncio.Future[None] | None:
         """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
@@ -347,7 +347,7 @@ class WritePipeline:
             self.synced = max(self.synced, min(synced, self.written))
             self.advance()
 
-    # ---------------------------------------------------------------------------------------- results of write rounds
+    # ------------------------------------------------------------------------------------------ results of write rounds
 
     def on_written(self, result: Written) -> None:
         self._write_items_reported = max(self._write_items_reported, result.number)
@@ -453,7 +453,7 @@ class WritePipeline:
         self._waiting_synced.refuse(self.synced, failure)
         self._wake_for_room()
 
-    # ------------------------------------------------------------------------------------- purging, reopening, closing
+    # -------------------------------------------------------------------------------------- purging, reopening, closing
 
     def use(self, log: Log, state: LogState, generation: int) -> None:
         """Continues with the files as they are now: purged, or opened again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.folders import Spoilt, make
+from tests.storage.support.folders import DamagedFolder, make
 
 
 @pytest.fixture(scope="module")
@@ -16,5 +16,5 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def spoilt(made: Path, tmp_path: Path) -> Spoilt:
-    return Spoilt(Path(shutil.copytree(made, tmp_path / "data")))
+def damaged(made: Path, tmp_path: Path) -> DamagedFolder:
+    return DamagedFolder(Path(shutil.copytree(made, tmp_path / "data")))

@@ -1,8 +1,8 @@
-"""Sends that are numbered, on a disk that fails, ends and loses its power at every operation: each is stored once.
+"""Numbered sends while the disk fails, the process ends or the power fails at every operation: each is stored once.
 
-A client sends, and sends again what was not answered, as long as it takes; when the disk is off it goes on with what
-is left of it, and brings everything once more that is still among the answers that are remembered. Run with
-WHIPPET_FAULT_SEEDS=100 for more power cuts at every operation.
+A client sends, and repeats sends without a result until they have one. When the disk is off, it continues with what is
+left of it, and repeats every send whose result is still remembered. Run with WHIPPET_FAULT_SEEDS=100 for more power
+failures at every operation.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Act = Callable[[], Awaitable[Any]]
 
 
 class Ended(Exception):
-    """The disk is off, or lets nobody in."""
+    """The disk is off, or the store cannot be opened on it."""
 
 
 class Send:
-    """A batch under its number; `answer` is the first that it was given."""
+    """A numbered batch. `answer` is its first result."""
 
     def __init__(self, producer: Producer, sizes: list[int]) -> None:
         self.producer = producer
@@ -65,13 +65,13 @@ class Send:
 
 
 class Client:
-    """Sends to the only partition of a store, and keeps what it was answered."""
+    """Sends to the only partition of a store, and keeps the results."""
 
     def __init__(self, disk: SimulatedDisk, level: Durability) -> None:
         self.disk = disk
         self.level = level
         self.sends: list[Send] = []
-        """Since the last purge that may have been carried out."""
+        """All sends since the last purge that may have been executed."""
         self.store: Store
         self._numbers = itertools.count(1)
 
@@ -140,7 +140,7 @@ class Client:
         await self._attempt_until_done(lambda: self.bring(send, durability))
 
     async def send_and_leave(self, identity: bytes, sizes: list[int]) -> None:
-        """What fails is sent again only when all is sent again: others have its place by then."""
+        """A failed send is repeated only when all sends are: by then others have its place."""
         send = Send(Producer(identity, 1, next(self._numbers)), sizes)
         self.sends.append(send)
         await self._attempt(lambda: self.bring(send))
@@ -157,7 +157,7 @@ class Client:
         send.answer = first
 
     async def plain(self, size: int) -> None:
-        """Somebody who does not number his sends, and would take the place of what failed."""
+        """A send without numbers, which would take the place of failed ones."""
         payload = f"plain {next(self._numbers)}".encode().ljust(size, b".")
         await self._attempt(lambda: self.partition.append(build([Message(payload)], 1, random.randbytes)))
 
@@ -182,7 +182,7 @@ class Client:
         return True
 
     async def bring_all_again(self) -> None:
-        """What was not answered may be new; of epochs that have ended only the newest is accepted."""
+        """Sends without a result may be new. Of ended epochs, only the newest is accepted."""
         for send in self.sends:
             newest = max(other.producer.epoch for other in self.sends if other.producer.id == send.producer.id)
             try:
@@ -211,12 +211,12 @@ def lives(level: Durability, fault: Fault | None) -> tuple[SimulatedDisk, Client
 
 
 def goes_on(client: Client, disk: SimulatedDisk, *, remembers: bool = True) -> None:
-    """With what is left of the disk: everything comes again, twice, and is there once."""
+    """Continues with what is left of the disk: every send is repeated twice and stored once."""
 
     async def main() -> None:
         client.disk = disk
         if not remembers:
-            # From memory: what it was answered was no promise for this.
+            # At level MEMORY, results promise nothing for this case.
             for send in client.sends:
                 send.answer = None
         await client._open()

@@ -25,7 +25,7 @@ from whippet.storage.partition import Appended, Partition
 from whippet.storage.producers import Record
 from whippet.storage.store import Store
 
-# ---------------------------------------------------------------------------------------------------- deletion, failure
+# ------------------------------------------------------------------------------------------------- deletion and failure
 
 
 async def test_a_purge_forgets_numbered_sends(tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ async def test_a_removed_partition_forgets_numbered_sends(tmp_path: Path) -> Non
 
 
 class Refusing(Files):
-    """A disk that refuses some acts on some files."""
+    """A disk that refuses some operations on some files."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
-        """The end of a file's name, by the act that is refused."""
+        """By refused operation, the end of the file name."""
         self._paths: dict[int, str] = {}
 
     def _check(self, act: str, path: str) -> None:
@@ -174,7 +174,7 @@ async def test_many_sends_that_fail_together_leave_all_earlier_results_known(tmp
 
 @pytest.mark.parametrize("truncating", ["works", "fails"])
 async def test_a_batch_at_the_offset_of_a_failed_one_is_not_mistaken_for_it(tmp_path: Path, truncating: str) -> None:
-    """Neither now nor after a kill; as long as the record of the one that failed is in the file nothing is appended."""
+    """Neither now nor after a kill. Nothing is appended as long as the record of the failed one is in the file."""
 
     before, after = tmp_path / "before", tmp_path / "after"
     disk = Refusing()
@@ -197,7 +197,7 @@ async def test_a_batch_at_the_offset_of_a_failed_one_is_not_mistaken_for_it(tmp_
 
 
 async def test_a_record_does_not_count_if_another_batch_is_at_its_offset(tmp_path: Path) -> None:
-    """As a power cut may leave it: the batch that took the place is on the disk, and so is the record of the other."""
+    """As a power failure may leave it: the disk has the batch that took the place, and the record of the other one."""
 
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))
@@ -322,7 +322,7 @@ async def test_a_producers_file_that_cannot_be_read_is_set_aside(tmp_path: Path)
         assert not (await partition.append_once(texts("a"), by(1))).repeated
 
 
-# ----------------------------------------------------------------------------------------------------------- power cuts
+# ------------------------------------------------------------------------------------------------------- power failures
 
 
 async def _with_partition(disk: SimulatedDisk, level: Durability) -> tuple[Store, Partition]:
@@ -361,7 +361,7 @@ async def _knows_the_first_after_a_cut(disk: SimulatedDisk) -> None:
 
 @pytest.mark.parametrize("when", ["before its batch", "with the log"])
 def test_a_record_whose_sync_failed_survives_a_power_failure_after_a_good_sync(when: str) -> None:
-    """The system calls clean what it could not write: only what is written once more is safe after the next sync."""
+    """The system considers clean what it could not write. Only what is written again is safe after the next sync."""
 
     async def life(disk: SimulatedDisk) -> None:
         store, partition = await _with_partition(disk, Durability.WRITTEN)

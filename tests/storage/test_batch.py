@@ -1,7 +1,7 @@
 """The batch, byte for byte: building, checking, stamping and slicing.
 
-There are three implementations of `check` (few messages, one size, mixed sizes). They must agree, so most tests here run
-over a batch for each of them.
+There are three implementations of `check` (few messages, one size, mixed sizes). They must agree, so most tests here
+run over a batch for each of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from whippet.storage.options import StoreOptions
 
 
 def naive_slice(whole: batches.Readable, first: int, last: int) -> bytes:
-    """A slice made as section 5.6 of the protocol page says, one message at a time."""
+    """A slice as section 5.6 of the protocol page defines it, built one message at a time."""
     bounds = starts(bytes(whole))
     frames = [bytes(whole[start:end]) for start, end in pairwise(bounds)][first:last]
     head = bytearray(whole[:HEADER_BYTES])
@@ -298,7 +298,7 @@ def test_the_positions_of_frames_agree_with_the_check(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 13, 40])
 def test_messages_of_one_size_have_evenly_spaced_frames(count: int) -> None:
-    """A number, whatever the count is, and not a list that has to be walked."""
+    """One number, whatever the count is, rather than a list that has to be walked."""
     for user_headers in (b"", b"header"):
         whole = build([Message(b"x" * 9, i + 1, user_headers) for i in range(count)], NOON, random_bytes)
         assert frame_positions(whole) == FRAME_BYTES + 9 + len(user_headers)

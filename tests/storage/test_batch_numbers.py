@@ -1,4 +1,5 @@
-"""Batches that say which producer made them: what they say, and that the log gets them without it."""
+"""Batches that name their producer (protocol 0.12): decoding the producer, and removing it before the log stores
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def plain(count: int = 3) -> bytearray:
 
 
 def made(said: Numbered, count: int = 3, *, is_summed: bool = True) -> bytearray:
-    """The checksum as the page of the protocol has it: over 44 bytes of the header, what is said, and the frames'."""
+    """The checksum as the protocol page defines it: over 44 bytes of the header, the producer, and the frames'
+    checksums."""
     batch = plain(count)
     struct.pack_into("<B3xQHHI", batch, NUMBERED_AT, 1, said.producer_id, said.epoch, 0, said.sequence)
     octets = bytes(batch[:40] + batch[48:52])

@@ -17,7 +17,7 @@ from whippet.storage.errors import BatchFault, InvalidBatch
 
 
 def sealed(whole: bytearray, *, frames: Sequence[int] | None = None) -> bytearray:
-    """Makes all checksums right again after something else was made wrong."""
+    """Corrects all checksums after another change."""
     bounds = list(frames or starts(whole))
     for start, end in pairwise(bounds):
         struct.pack_into("<Q", whole, start, xxhash.xxh3_64_intdigest(bytes(whole[start + 8 : end])))
@@ -31,7 +31,7 @@ def sealed(whole: bytearray, *, frames: Sequence[int] | None = None) -> bytearra
 
 @every_way
 def test_any_flipped_bit_is_noticed(whole: bytearray) -> None:
-    """The one field that no checksum covers is each checksum itself; a flip there is a mismatch too."""
+    """Only the checksums themselves are not covered by a checksum, and a flip there is a mismatch too."""
     bad = bytearray(whole)
     for position in range(len(bad)):
         bad[position] ^= 1 << position % 8
@@ -42,7 +42,7 @@ def test_any_flipped_bit_is_noticed(whole: bytearray) -> None:
 
 
 FIELDS = {
-    # where in the frame, format, value, whether the checksum is made right again, fault
+    # position in the frame, format, value, whether the checksum is corrected, fault
     "checksum": (0, "<B", 0, False, BatchFault.FRAME_CHECKSUM),
     "id": (8, "<Q", 2**64 - 2, False, BatchFault.FRAME_CHECKSUM),
     "offset delta too high": (24, "<I", 2**32 - 1, True, BatchFault.DELTA),
@@ -100,7 +100,7 @@ def test_the_first_of_two_bad_messages_is_named(whole: bytearray) -> None:
 
 @every_way
 def test_an_empty_payload_is_refused(whole: bytearray) -> None:
-    """The bytes stay; they are all user headers now, so that every length still fits."""
+    """The bytes stay, but all of them are user headers now, so that the lengths still fit."""
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
         bad = bytearray(whole)
@@ -110,7 +110,7 @@ def test_an_empty_payload_is_refused(whole: bytearray) -> None:
 
 @every_way
 def test_payload_and_user_headers_may_divide_a_frame_anywhere(whole: bytearray) -> None:
-    """A frame of the same length may share it differently: the layout allows it, so all three ways must."""
+    """Frames of the same length may divide it differently. The format allows it, so all three implementations must."""
     bounds = starts(whole)
     for start, end in pairwise(bounds):
         other = bytearray(whole)
@@ -238,7 +238,8 @@ def test_bytes_that_are_not_a_batch_are_refused(octets: bytes) -> None:
 def test_the_check_of_damaged_bytes_accepts_or_refuses_and_raises_nothing_else(
     whole: bytearray, data: st.DataObject
 ) -> None:
-    """Damage with every checksum made right again, as a hostile producer would: the structure alone must refuse it."""
+    """Damage with corrected checksums, as from a hostile producer: it has to be refused because of the structure
+    alone."""
     bad = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(HEADER_BYTES, len(bad) - 4))
@@ -317,5 +318,5 @@ def test_user_headers_may_be_as_long_as_the_limit_and_the_first_longer_ones_are_
 
 
 def test_no_batch_is_longer_than_an_index_entry_allows() -> None:
-    """An index entry has 32 bits for a length, and positions of frames have as many."""
+    """Index entries and positions of frames have 32 bits for a length."""
     assert UNLIMITED.batch_bytes < 2**32

@@ -1,4 +1,4 @@
-"""The catalogue: streams, topics, groups, users and tokens are what was last said of them, after any start."""
+"""The catalogue: streams, topics, groups, users and tokens are the same after any start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def topic(identity: int, partitions: int = 1, name: str = "", **fields: Any) -> 
 
 
 def picture(store: Store) -> dict[str, Any]:
-    """All that the catalogue says."""
+    """The content of the catalogue."""
     return {
         "streams": {
             i: (s.document, {j: (t.document, t.groups, t.partitions) for j, t in s.topics.items()})

@@ -1,4 +1,4 @@
-"""A clock that was wrong for a while: times recover from it, and neither retention nor reading by time goes astray."""
+"""A clock that was wrong for a while: times recover, and neither retention nor reading by time is misled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_clock_before_the_creation_of_the_data_folder_is_not_believed(tm
     async with partition_in(tmp_path, clock=clock) as partition:
         clock.now += 2 * DAY
         newest = (await partition.append(texts("a"))).timestamp
-        clock.now = SECOND  # a machine without a battery, before it has asked others for the time
+        clock.now = SECOND  # a machine without a battery, before it has synchronised its clock
         assert (await partition.append(texts("b"))).timestamp == newest
 
 
@@ -126,7 +126,7 @@ async def test_segments_of_unknown_age_count_from_when_that_was_noticed(tmp_path
             clock.now = NOON + seconds * SECOND
             assert await times() == {NOON + 10 * SECOND}
         await partition.append(sized(1, 1000))
-        # What comes now tells that the others came no later.
+        # The messages that come now prove that the others came no later.
         assert await times() == {clock.now}
 
 
@@ -153,7 +153,7 @@ async def expect(partition: Partition) -> None:
     async def first_from(second: int) -> int:
         return await partition.offset_at(NOON + second * SECOND)
 
-    # Where no time has fallen yet, the first message of this time or a later one; after that, those that came later.
+    # As long as no time has fallen, the first message of this time or a later one; after that, those that came later.
     assert [await first_from(second) for second in (-5, 0, 1, 10)] == [0, 0, 1, 1]
     assert [await first_from(second) for second in (20, 11)] == [2, 2]
     assert [await first_from(second) for second in (21, 30, 31, 50, 60, 61)] == [6, 6, 7, 8, 9, 10]

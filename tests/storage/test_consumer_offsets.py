@@ -1,4 +1,4 @@
-"""Stored offsets on their way to the files: what was acknowledged holds, whatever becomes of other rounds."""
+"""Stored offsets on their way to the files: acknowledged ones stay, whatever happens to other rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONSUMER = Kind.CONSUMER
 
 
 class FailsOnce(Files):
-    """A disk whose next write to a file of offsets waits until it is told to go on, and fails then."""
+    """A disk whose next write to an offset file waits for a signal and then fails."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -46,7 +46,7 @@ class FailsOnce(Files):
 
 
 async def failing(disk: FailsOnce, partition: Partition, offset: int) -> asyncio.Task[None]:
-    """A commit that is in the hands of the disk and will fail."""
+    """A commit that has reached the disk and will fail."""
     disk.armed = True
     commit = asyncio.create_task(partition.store_offset(CONSUMER, 1, offset))
     await reached(disk.reached)
@@ -120,7 +120,7 @@ async def test_a_commit_that_failed_is_written_with_the_next_round(tmp_path: Pat
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(CONSUMER, 2)) == (1, 0)
 
 
-# --------------------------------------------------------------------------------------------------------------- bounds
+# --------------------------------------------------------------------------------------------------------------- limits
 
 
 async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path
         await partition.append(texts("a"))
         kept = partition._offsets
         for number in range(10_000):
-            # At the same time, so that the disk is asked once for both.
+            # At the same time, so that both are written in one round.
             await asyncio.gather(
                 partition.store_offset(CONSUMER, number, 0, f"consumer {number}"),
                 partition.delete_offset(CONSUMER, number),
@@ -140,7 +140,7 @@ async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path
 
 
 async def test_changes_that_nobody_waits_for_do_not_accumulate(tmp_path: Path) -> None:
-    """Where offsets are acknowledged from memory and nobody saves them at intervals."""
+    """If offsets are acknowledged from memory and there is no saver."""
     options: dict[str, Any] = {
         "durability": Durability.MEMORY,
         "messages_required_to_save": 10,

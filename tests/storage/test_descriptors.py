@@ -1,4 +1,4 @@
-"""What is kept for the store is there for it, and for nobody else."""
+"""Reserved file descriptors are available to the store, and to nothing else."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from whippet.storage.files import Files
 
 @pytest.fixture
 def exhausted() -> Iterator[contextlib.ExitStack]:
-    """Others have taken every descriptor that this process may have, but for those that are kept."""
+    """All descriptors of this process are taken, except the reserved ones."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as taken:
-        # The lowest free ones are given out next, so all that is open is below.
+        # The lowest free ones are given out next, so everything open is below.
         used = max(map(int, os.listdir("/proc/self/fd"))) + 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, before[1]))
         yield taken

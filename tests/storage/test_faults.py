@@ -1,8 +1,8 @@
-"""Fails the n-th file operation for every n, ends the process at every one, and cuts the power at every one.
+"""For every n, makes the n-th file operation fail, ends the process at it, or cuts the power at it.
 
-The scenario is in support/scenario.py, what it was promised in support/promises.py, the disk in support/disk.py.
-`make test` strikes at every fourth operation, at other ones for each level, and `make test-long` at all of them. Run
-with WHIPPET_FAULT_SEEDS=100 for more power cuts at every operation.
+The scenario is in support/scenario.py, what was promised to it in support/promises.py, the disk in support/disk.py.
+`make test` tries some of the operations, different ones for each level, and `make test-long` all of them. Run with
+WHIPPET_FAULT_SEEDS=100 for more power failures at every operation.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
 CHUNKS = 8
-"""Each test goes over every CHUNKS-th operation."""
+"""Each test tries every CHUNKS-th operation."""
 
 LEVELS = list(Durability)
 STRUCK_BY = {FaultKind.ENOSPC: TAKES_SPACE, FaultKind.SHORT: ("write",), FaultKind.SHORT_ENOSPC: ("write",)}
-"""The operations at which a kind of fault can strike; any other kind at all of them."""
+"""The operations at which a kind of fault can occur; all other kinds can occur at all of them."""
 
 levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())
 chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
@@ -42,7 +42,7 @@ chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of expected errors are logged, with their traces; formatting them would take most of the time."""
+    """Turns off logging: formatting thousands of expected errors with tracebacks would take most of the time."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -54,7 +54,7 @@ PERSISTED = TopicOptions(durability="persisted", consumer_offset_durability="per
 
 @functools.cache
 def operations(level: Durability, chosen: TopicOptions = SERVERS) -> tuple[str, ...]:
-    """What a life without faults asks of the disk."""
+    """The disk operations of a life without faults."""
     disk = SimulatedDisk()
     disk.trace = []
     scenario = Scenario(disk, level, chosen=chosen)
@@ -66,7 +66,7 @@ def operations(level: Durability, chosen: TopicOptions = SERVERS) -> tuple[str, 
 
 
 def places(level: Durability, chunk: int, *, step: int = 1, chosen: TopicOptions = SERVERS) -> range:
-    """The numbers of the operations of a chunk, of which every level has others."""
+    """The numbers of the operations in a chunk, different ones for each level."""
     return range((chunk + level) % CHUNKS + 1, len(operations(level, chosen)) + 1, step * CHUNKS)
 
 
@@ -81,7 +81,7 @@ def live(
 
 
 def live_again(disk: SimulatedDisk, promises: Promises, level: Durability, survived: Durability) -> None:
-    """Opens what is left, checks it, goes on appending, closes, and looks once more."""
+    """Opens what is left, checks it, appends more, closes, and checks again."""
     run(_live_again(disk, promises, level, survived))
     assert disk.open_handles == []
 
@@ -110,7 +110,7 @@ async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability
     await store.close()
 
 
-# -------------------------------------------------------------------------------------------------------------- faults
+# --------------------------------------------------------------------------------------------------------------- faults
 
 
 @chunks
@@ -192,7 +192,7 @@ def test_a_power_failure_at_any_file_operation_keeps_synced_messages(level: Dura
 def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_level(
     level: Durability, chunk: int
 ) -> None:
-    """Messages and stored offsets; at any operation, also where the disk had refused one before."""
+    """Messages and stored offsets, at any operation, also after the disk has refused one."""
     for at in places(level, chunk, chosen=PERSISTED):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH), chosen=PERSISTED)
@@ -217,7 +217,7 @@ def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_lev
     ],
 )
 def test_a_disk_that_ignores_syncs_loses_messages_and_these_tests_notice(ignored: str, loss: str) -> None:
-    """The control: were the store to leave out a sync, the test above would tell."""
+    """The control: if the store left out a sync, the test above would notice."""
     level = Durability.SYNCED
     losses = []
     for at in range(1, len(operations(level)) + 1, 3):
@@ -260,7 +260,7 @@ def test_a_failure_of_any_file_operation_while_a_killed_store_opens_loses_nothin
 
 
 async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
-    """It opens, or says why not in an error of the store or of the disk; partitions that cannot be opened are named."""
+    """The store opens or raises its own error or that of the disk. Partitions that cannot be opened are named."""
     try:
         store = await open_store(disk, level)
         await store.close()
@@ -274,7 +274,7 @@ async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
 @chunks
 @levels
 def test_a_power_failure_after_a_kill_keeps_recovered_and_later_synced_messages(level: Durability, chunk: int) -> None:
-    """What a killed process had only written is read, and built upon, by the next one."""
+    """The next process reads and builds on what a killed process had only written."""
     for at in places(level, chunk, step=2):
         killed, _ = live(level, Fault(at, FaultKind.CRASH))
         disk = killed.process_kill()
@@ -397,7 +397,7 @@ def test_messages_in_memory_are_served_from_a_full_disk_and_written_once_there_i
 
 @levels
 def test_a_partition_resumes_once_deleted_segments_make_room_on_the_disk(level: Durability) -> None:
-    """Everything that takes space is refused; deleting works, and frees it."""
+    """Everything that takes space is refused. Deleting works and frees space."""
 
     async def life(disk: SimulatedDisk) -> tuple[int, list[bytes]]:
         store = await _with_partition(disk, level)
@@ -419,7 +419,7 @@ def test_a_partition_resumes_once_deleted_segments_make_room_on_the_disk(level: 
 
 
 def test_a_power_failure_after_unsynced_deletions_leaves_no_hole() -> None:
-    """On a disk too full for a note of them each is one segment, and they become durable in their order."""
+    """On a disk too full for an intent, segments are deleted one by one, and that becomes durable in the same order."""
 
     async def life(disk: SimulatedDisk) -> None:
         store = await _with_partition(disk, Durability.WRITTEN)

@@ -1,4 +1,4 @@
-"""The real disk: what is written is there, who may read it, what is left open, and what an error leaves behind."""
+"""The real disk: content, permissions, open handles, and what remains after an error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_files_and_folders_are_not_readable_by_everybody(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 3000])
 def test_any_number_of_buffers_is_written(tmp_path: Path, count: int) -> None:
-    """The operating system takes 1024 at a time."""
+    """The operating system writes 1024 buffers a call."""
     files = Files()
     buffers = [b"%d/" % i for i in range(count)]
     handle = files.open_for_writing(str(tmp_path / "file"))
@@ -50,7 +50,7 @@ def test_any_number_of_buffers_is_written(tmp_path: Path, count: int) -> None:
 
 
 class Hesitant(Files):
-    """Takes and gives a few bytes at a time, and none at all once it has taken so many."""
+    """Reads and writes a few bytes at a time, and none once a limit is reached."""
 
     def __init__(self, at_once: int, room: int = 1 << 30) -> None:
         self.at_once = at_once

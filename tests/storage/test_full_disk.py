@@ -1,5 +1,5 @@
-"""A disk that is really full, under one of two partitions: the error says so, the other partition does not notice, and
-when there is room again everything goes on by itself.
+"""A disk that is really full, under one of two partitions: the error reports it, the other partition is not affected,
+and everything resumes when there is room again.
 
 The partition's folder is a link to a small tmpfs (support/small_disk.py).
 """
@@ -35,7 +35,7 @@ Served = list[tuple[int, bytes]]
 
 
 class Case:
-    """A store with partition 0 on the large disk and partition 1 on the small one, and what they acknowledged."""
+    """A store with partition 0 on the large disk and partition 1 on the small one, and what it acknowledged."""
 
     def __init__(self, root: Path, level: Durability, segment_bytes: int) -> None:
         self.small = root / "small"
@@ -47,7 +47,7 @@ class Case:
             segment_bytes=segment_bytes,
             write_retry_s=0.01,
             tail_bytes_max=0,
-            partition_unflushed_bytes_max=100_000,  # so that what memory acknowledges fits the room that is made
+            partition_unflushed_bytes_max=100_000,  # what memory acknowledges fits into the room made
         )
         self.filler = self.small / "room"
         self.acknowledged: dict[int, Served] = {0: [], 1: []}
@@ -78,14 +78,14 @@ class Case:
         return partition
 
     async def append(self, number: int = 1, size: int = BATCH_BYTES) -> None:
-        """One batch of two messages; an error means that it was not acknowledged."""
+        """Appends one batch of two messages. An error means that it was not acknowledged."""
         self._sent += 1
         payloads = [f"{self._sent}.{i}/".encode() + os.urandom(size // 2) for i in range(2)]
         answer = await self.partition(number).append(build([Message(payload) for payload in payloads], 1, os.urandom))
         self.acknowledged[number] += [(answer.base_offset + i, payload) for i, payload in enumerate(payloads)]
 
     async def fill(self) -> StorageError:
-        """Appends until the disk is full, and says what the partition says then."""
+        """Appends until the disk is full, and returns the partition's error."""
         for _ in range(1000):
             try:
                 await self.append()
@@ -99,12 +99,12 @@ class Case:
         (self.small / "filler").unlink(missing_ok=True)
 
     async def until_written(self) -> None:
-        """What was acknowledged reaches the disk without anybody asking for it."""
+        """Waits until everything acknowledged has reached the disk by itself."""
         last = self.acknowledged[1][-1][0]
         await asyncio.wait_for(self.partition().until(last, Durability.WRITTEN), DEADLINE_S)
 
     async def check(self, first: int = 0) -> None:
-        """Everything acknowledged from an offset on, and nothing else, is served."""
+        """Checks that everything acknowledged from an offset on is served, and nothing else."""
         for number, wanted in self.acknowledged.items():
             served = await everything(self.partition(number))
             assert served == [message for message in wanted if number == 0 or message[0] >= first]
@@ -150,11 +150,11 @@ def test_a_full_disk_is_reported_and_writing_resumes_when_there_is_room(
         error = await case.fill()
         assert isinstance(error, WriteFailed)
         assert str(error) == "stream 0, topic 0, partition 1 cannot be written: No space left on device"
-        # The other one does not notice, and this one serves what it has.
+        # The other one is not affected, and this one serves what it has.
         for _ in range(3):
             await case.append(0)
         await case.check()
-        # A write that is tried again may just be under way: until it fails too, the memory takes more.
+        # A retried write may be in progress: until it fails too, memory accepts more.
         assert "No space left on device" in str(await case.fill())
         case.make_room()
         if level is Durability.MEMORY:
@@ -172,7 +172,7 @@ def test_a_full_disk_is_reported_and_writing_resumes_when_there_is_room(
 def test_a_disk_without_a_single_byte_left_can_be_opened_and_closed(
     tmp_path: Path, request: pytest.FixtureRequest, level: Durability
 ) -> None:
-    """An index is only a hint: that there is no room for it keeps nothing from closing, and nothing from serving."""
+    """An index is only a hint: having no room for it prevents neither closing nor serving."""
 
     async def act(case: Case) -> None:
         for _ in range(7):
@@ -198,7 +198,7 @@ def test_a_disk_without_a_single_byte_left_can_be_opened_and_closed(
 def test_stopping_on_a_full_disk_reports_messages_acknowledged_from_memory(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """What cannot be kept is not lost in silence; what was written is there."""
+    """What cannot be kept is reported, and what was written is there."""
 
     async def act(case: Case) -> None:
         await case.fill()
@@ -293,7 +293,7 @@ def test_stored_offsets_on_a_full_disk_are_refused_or_kept(
         if level is Durability.MEMORY:
             await partition.flush()
         exhaust(case.small)
-        # One that has its file already can go on; a new one needs room.
+        # An offset that has its file can still be stored; a new one needs room.
         await partition.store_offset(Kind.CONSUMER, 1, 1)
         if level is Durability.MEMORY:
             await partition.store_offset(Kind.GROUP, 1, 1)

@@ -1,4 +1,4 @@
-"""A topic that has reached its size refuses messages when the store is told not to delete old ones."""
+"""A topic that has reached its size refuses messages if the store is configured not to delete old ones."""
 
 from __future__ import annotations
 

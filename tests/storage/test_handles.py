@@ -1,4 +1,4 @@
-"""What a shard keeps open and in memory stays within its bounds, the least recently used going first."""
+"""A shard's open files and cached indexes stay within their limits; the least recently used go first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index: which batch holds an offset, which is the first at a time, and a file that is whole or not believed."""
+"""The index: which batch holds an offset, which is the first at a time, and a file that is complete or ignored."""
 
 from __future__ import annotations
 

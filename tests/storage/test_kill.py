@@ -1,9 +1,10 @@
-"""kill -9 under load, at random moments: what was acknowledged is there once, in order, unchanged; nothing is made up.
+"""kill -9 under load, at random moments: everything acknowledged is there once, in order and unchanged, and nothing
+else.
 
-A child (support/appender.py) appends to one folder round after round; each time it is killed after a random number of
-its acknowledgements was read, its folder is opened and compared with all that was ever acknowledged. Rounds:
-WHIPPET_TORTURE_ROUNDS, over all levels; `make torture` sets it. A failure names the seed that repeats its choices
-(though not the moment at which the kill hit).
+A child process (support/appender.py) appends to one folder round after round. Each time, it is killed after a random
+number of its acknowledgements was read, and its folder is opened and compared with everything that was ever
+acknowledged. WHIPPET_TORTURE_ROUNDS sets the number of rounds over all levels; `make torture` uses it. A failure names
+the seed that repeats its choices (but not the moment of the kill).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from whippet.storage.store import Store
 
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 FOLDERS = 3
-"""Children that run at once, each on a folder of its own."""
+"""Child processes that run at once, each on a folder of its own."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,14 +45,14 @@ class Batch(msgspec.Struct):
 
 
 class Known(msgspec.Struct):
-    """What one partition has promised."""
+    """Everything that one partition has acknowledged."""
 
     batches: dict[int, Batch] = {}
     """By base offset."""
     offsets: dict[int, int] = {}
-    """By consumer, the newest acknowledged one."""
+    """By consumer, the newest acknowledged offset."""
     flushing: list[tuple[int, dict[int, int]]] = []
-    """What was acknowledged before each flush that was begun."""
+    """The acknowledged end at the start of each flush."""
     safe_until: int = 0
     """Every batch before this offset was acknowledged as written, or before a flush that was."""
     safe_offsets: dict[int, int] = {}
@@ -61,14 +62,14 @@ class Known(msgspec.Struct):
     def promise(self, batch: Batch) -> None:
         self.batches[batch.base] = batch
         if batch.level >= Durability.WRITTEN:
-            # Written is written in order: all that lies before it is, too.
+            # Batches are written in order, so everything before it is written too.
             self.safe_until = max(self.safe_until, batch.base + batch.count)
 
     def flush(self) -> None:
         self.flushing.append((max((b.base + b.count for b in self.batches.values()), default=0), dict(self.offsets)))
 
     def flushed(self) -> None:
-        # Flushes of one partition may overlap: the oldest is the one that is surely done.
+        # Flushes of one partition may overlap: only the oldest is certainly complete.
         until, offsets = self.flushing.pop(0)
         self.safe_until = max(self.safe_until, until)
         for consumer, offset in offsets.items():
@@ -76,7 +77,7 @@ class Known(msgspec.Struct):
 
 
 def take(known: dict[int, Known], level: Durability, line: str) -> None:
-    """Notes one line of the child's."""
+    """Records one line of the child's output."""
     word, *rest = line.split()
     if word == "opening":
         return
@@ -99,7 +100,7 @@ def take(known: dict[int, Known], level: Durability, line: str) -> None:
 
 
 def run_and_kill(folder: Path, level: Durability, seed: int, round_number: int, known: dict[int, Known]) -> int:
-    """Lets a child work until it has said a random number of lines, kills it, and says how many it had said."""
+    """Kills a child after a random number of lines, and returns how many lines it had written."""
     chance = random.Random(seed)
     wanted = chance.choice((0, 1, 2, chance.randrange(3, 30), chance.randrange(30, 600), chance.randrange(30, 600)))
     arguments = [str(folder), str(int(level)), str(seed), str(round_number)]
@@ -117,7 +118,7 @@ def run_and_kill(folder: Path, level: Durability, seed: int, round_number: int, 
                 lines += 1
         finally:
             child.kill()
-        # What it could still say before it died was acknowledged as well.
+        # Lines that it could still write before it died count as well.
         for line in child.stdout:
             if line.endswith("\n"):
                 take(known, level, line)
@@ -179,7 +180,7 @@ async def check_partition(partition: Partition, known: Known) -> None:
     assert first == 0 or known.may_trim, "segments are gone that nobody deleted"
     stored = [offset for offset in offsets.values() if offset is not None]
     assert first <= min(stored, default=end) + 1, "messages are gone that somebody has not read"
-    # What is found now was not only acknowledged, it has been read: it stays.
+    # From now on these messages were not only acknowledged, but read, so they must stay.
     known.first, known.safe_until = first, end
     known.safe_offsets = {consumer: offset for consumer, offset in offsets.items() if offset is not None}
     known.offsets = dict(known.safe_offsets)
@@ -187,7 +188,7 @@ async def check_partition(partition: Partition, known: Known) -> None:
 
 
 def check_contents(messages: list[tuple[int, bytes]], first: int) -> None:
-    """Every message is one that a child sent, batches are whole, and no batch is there twice."""
+    """Checks that children sent all the messages, batches are whole, and no batch is stored twice."""
     begun: set[str] = set()
     previous, index = "", -1
     for _, payload in messages:
@@ -210,7 +211,7 @@ def torture(folder: Path, level: Durability, seed: int, rounds: int) -> None:
             if round_number % 2:
                 asyncio.run(check_folder(folder, level, known))
             else:
-                # The next child shall find what the kill left, not what a clean close has tidied up.
+                # The next child has to find what the kill left, not what a clean close has tidied up.
                 copy = folder.with_name(f"{folder.name}.copy")
                 if folder.exists():
                     shutil.copytree(folder, copy)

@@ -1,7 +1,7 @@
-"""kill -9 while producers send, at random moments; then each sends again what it has no answer to: it is there once.
+"""kill -9 while producers send, at random moments. Each then repeats the sends without a result: they are stored once.
 
-The child is support/numbering.py. Rounds: WHIPPET_TORTURE_ROUNDS; `make torture` sets it. A failure names the seed that
-repeats its choices (though not the moment at which the kill hit).
+The child process is support/numbering.py. WHIPPET_TORTURE_ROUNDS sets the number of rounds; `make torture` uses it. A
+failure names the seed that repeats its choices (but not the moment of the kill).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom()
 ROOT = Path(__file__).parents[2]
 
 Answers = list[dict[int, int]]
-"""For each producer the base offsets that it was answered, by sequence."""
+"""For each producer, the base offsets in its results, by sequence."""
 
 
 def run_and_kill(folder: Path, level: Durability, seed: int, answers: Answers) -> None:
-    """Every producer begins with the newest send that was answered; the next one may have been made, too."""
+    """Every producer begins with its newest send that has a result. The next one may have been stored, too."""
     chance = random.Random(seed)
     wanted = chance.choice((0, 1, 2, chance.randrange(3, 30), chance.randrange(30, 400), chance.randrange(30, 400)))
     sequences = ",".join(str(max(known, default=1)) for known in answers)
@@ -64,7 +64,7 @@ def take(answers: Answers, line: str) -> None:
 
 
 async def check_folder(folder: Path, level: Durability, answers: Answers) -> None:
-    """As the kill has left it: what was answered is there once, what was not at most once."""
+    """As the kill has left it: sends with a result are stored once, all others at most once."""
     store = await numbering.open_store(str(folder), level)
     try:
         assert store.problems == []
@@ -96,7 +96,7 @@ async def check_partition(store: Store, number: int, answers: Answers) -> None:
 
 
 async def check_repetitions(store: Store, producer: int, known: dict[int, int]) -> None:
-    """The answers that are remembered are given again, whatever else has happened."""
+    """Repeated sends get their remembered results, whatever else has happened."""
     partition = store.partition(0, 0, numbering.partition_of(producer))
     assert partition is not None
     for sequence in sorted(known)[-10:]:

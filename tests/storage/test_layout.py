@@ -1,4 +1,4 @@
-"""Names on the disk, and which shard owns what."""
+"""Names on the disk, and which shard owns which partition."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_shard_of_a_partition_follows_from_the_upper_half_of_its_hash() -> N
 
 
 def test_known_partitions_stay_on_their_shards() -> None:
-    """The files do not depend on it, but a change would be a surprise."""
+    """The files do not depend on it, but a change would be unexpected."""
     assert [shard_of(PartitionId(0, 0, i), 16) for i in range(8)] == [5, 7, 15, 11, 2, 2, 1, 12]
 
 

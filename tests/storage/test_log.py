@@ -38,7 +38,7 @@ async def one_segment_a_batch(path: Path, batches: int) -> None:
 async def test_a_time_is_found_around_a_segment_without_a_message(
     tmp_path: Path, empty: int, options: dict[str, str]
 ) -> None:
-    """Its messages are lost, and with them the times that would tell on which side of it to look."""
+    """Its messages are lost, and with them the times that tell on which side of it to search."""
 
     await one_segment_a_batch(tmp_path, 6)
     (tmp_path / FOLDER / f"{2 * empty:020}.log").write_bytes(b"")
@@ -54,7 +54,7 @@ async def test_a_time_is_found_around_a_segment_without_a_message(
 async def test_a_segment_is_closed_by_the_batch_that_reaches_its_size(
     tmp_path: Path,
 ) -> None:
-    """Segments are closed by the batch that reaches their size; none is ever split."""
+    """No batch is ever split."""
 
     size = len(sized(1, 696))
     assert size == 1000
@@ -109,7 +109,7 @@ async def test_a_read_refused_by_the_disk_is_an_error_and_later_reads_are_served
 
 
 class Rewriting(FilesInMemoryOfTheSystem):
-    """Notes which bytes of which log are written, and which files are synced."""
+    """Records which bytes of which log are written, and which files are synced."""
 
     def __init__(self) -> None:
         self.written: dict[str, tuple[int, bytes]] = {}
@@ -161,7 +161,7 @@ def test_a_rewrite_after_a_failed_sync_writes_and_syncs_every_batch_not_synced(t
 
 
 def test_a_rewrite_leaves_a_segment_with_a_lost_end_unchanged(tmp_path: Path) -> None:
-    """Nothing in it is as young as what was not synced."""
+    """Everything in it is older than what was not synced."""
     (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT[:-1]))
     (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(stamped([7], FRONT[-1].next_offset))
     files = Rewriting()
@@ -176,11 +176,11 @@ def test_a_rewrite_leaves_a_segment_with_a_lost_end_unchanged(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("base", "messages", "checksum_is_right", "synced", "counts"),
     [
-        (0, 3, False, 0, True),  # it was deleted, and whoever was answered then was answered rightly
+        (0, 3, False, 0, True),  # it was deleted, so its result was right
         (5, 2, True, 0, True),
         (5, 2, False, 0, False),
         (5, 2, False, 5, False),
-        (5, 2, False, 6, True),  # what was synced may be damaged since, and was written all the same
+        (5, 2, False, 6, True),  # synced batches may be damaged since, but were written
         (5, 1, True, 0, False),
         (6, 1, True, 0, False),
         (7, 1, True, 0, True),
@@ -203,7 +203,7 @@ def test_a_record_counts_if_the_log_has_or_had_its_batch(
 
 
 class Reads(Files):
-    """Knows how many bytes were read of logs, one by one."""
+    """Records how many bytes each read of a log returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Reads(Files):
 
 
 async def test_a_read_reads_from_the_disk_only_the_batches_that_it_returns(tmp_path: Path) -> None:
-    """The first read after a start, which checks what it returns, like every later one."""
+    """The first read after a start, which checks what it returns, and every later one."""
     batch = sized(2, 300)
     async with partition_in(tmp_path, tail_bytes_max=0, segment_bytes=10 * len(batch)) as partition:
         for _ in range(12):
@@ -233,7 +233,7 @@ async def test_a_read_reads_from_the_disk_only_the_batches_that_it_returns(tmp_p
 
 
 class Full(Files):
-    """Takes the beginning of what it is given, and then nothing, once it is full."""
+    """Once it is full, writes the beginning of the next write, and then nothing."""
 
     full = False
 
@@ -261,7 +261,7 @@ async def test_the_beginning_of_a_batch_that_did_not_fit_is_cut_off_the_file(tmp
 
 
 class Held(Files):
-    """Syncs when it is let."""
+    """A sync waits for a signal."""
 
     def __init__(self) -> None:
         super().__init__()

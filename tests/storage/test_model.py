@@ -1,4 +1,4 @@
-"""Whatever is done to a partition, in whatever order: it is a list of messages, grown at one end, cut at the other."""
+"""Random operations in any order: a partition is a list of messages that grows at one end and is cut at the other."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert not self.store.damage
         assert not self.store.problems
         (self.partition,) = self.wait(with_topic(self.store))
-        # Of messages that were deleted nothing is known any more, not even when they were appended.
+        # Nothing is known of deleted messages, not even when they were appended.
         self.last_timestamp = self.kept[-1].timestamp if self.kept else 0
 
     def teardown(self) -> None:
@@ -115,7 +115,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.partition.durability is not Durability.MEMORY)
     @rule()
     def crash(self) -> None:
-        """What the operating system has is all that is left, and it is enough."""
+        """Only what the operating system has is left, and that is enough."""
         shutil.copytree(self.path, self.root / str(self.lives + 1))
         self.wait(self.store.close())
         self.lives += 1
@@ -256,7 +256,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 3))
     def delete_segments(self, count: int) -> None:
         if self.partition.durability is Durability.MEMORY:
-            self.wait(self.partition.flush())  # so that it is known which segments there are
+            self.wait(self.partition.flush())  # so that the segments are known
         closed = self.partition.segments_count - 1
         deleted = self.wait(self.store.delete_segments(self.partition, count))
         assert deleted <= min(count, closed)

@@ -1,4 +1,4 @@
-"""Stored offsets: two places written in turn, so that no write that is cut off costs more than itself."""
+"""Offset files: two places written in turn, so that a write that is cut off loses nothing but itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONSUMER_7 = (Kind.CONSUMER, 7)
 
 
 def place(sequence: int, offset: int) -> bytes:
-    """A place as the format page says."""
+    """A place as defined by the format page."""
     head = struct.pack("<QQ", sequence, offset)
     return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head))
 
@@ -81,7 +81,7 @@ def test_a_write_torn_at_any_byte_leaves_the_value_before_it(tmp_path: Path, bef
 
 @pytest.mark.parametrize("before", [2, 3])
 def test_a_write_after_a_torn_one_does_not_touch_the_good_place(tmp_path: Path, before: int) -> None:
-    """After a crash the torn place is the one that is written next: the good one is never at risk."""
+    """After a crash, the torn place is written next. The good one is never at risk."""
     stored(tmp_path, *range(before))
     content = file_of(tmp_path).read_bytes()
     good = slice(24 * (before % 2), 24 * (before % 2) + 24)
@@ -95,7 +95,7 @@ def test_a_write_after_a_torn_one_does_not_touch_the_good_place(tmp_path: Path, 
 
 
 def torn(content: bytes, sequence: int, written: int) -> bytes:
-    """The file after a crash that let only so many bytes of the next place through."""
+    """The file after a crash, with only some bytes of the next place."""
     position = 24 * (sequence % 2)
     whole = bytearray(content.ljust(position, b"\0"))
     whole[position : position + written] = place(sequence, 999)[:written]
@@ -103,7 +103,7 @@ def torn(content: bytes, sequence: int, written: int) -> bytes:
 
 
 def test_an_offset_deleted_before_it_was_written_leaves_nothing(tmp_path: Path) -> None:
-    """Stored and deleted again before anything was written: there is neither a file nor a folder."""
+    """Stored and deleted before anything was written: there is neither a file nor a folder."""
     files = OffsetFiles(Files(), str(tmp_path))
     files.write({CONSUMER_7: None}, sync=True)
     assert loaded(tmp_path) == {}

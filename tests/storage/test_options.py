@@ -1,4 +1,4 @@
-"""What the store does where nobody has told it anything."""
+"""The default options of the store, and what a topic without options gets."""
 
 from __future__ import annotations
 

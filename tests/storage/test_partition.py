@@ -93,7 +93,7 @@ async def test_no_message_gets_an_earlier_time_when_the_clock_goes_backwards(
 ) -> None:
     clock = Clock()
     times = []
-    for step in steps:  # every one in a new start of the store
+    for step in steps:  # each after a new start of the store
         async with partition_in(tmp_path, clock=clock) as partition:
             times.append((await partition.append(texts("a"))).timestamp)
             clock.now += step
@@ -153,7 +153,7 @@ async def test_a_waiting_reader_wakes_when_the_message_is_readable(tmp_path: Pat
 
 
 async def test_cancelled_readers_leave_nothing_behind(tmp_path: Path) -> None:
-    """A long poll on an idle partition ends by its deadline, again and again."""
+    """Long polls on an idle partition end at their deadline, again and again."""
 
     def futures() -> int:
         gc.collect()

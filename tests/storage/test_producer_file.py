@@ -1,4 +1,4 @@
-"""The file of what producers were answered: what is in it when, how often it is synced, and when it is made anew."""
+"""The file of results of numbered sends: its content, how often it is synced, and when it is compacted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whippet.storage.producers import Bounds, Producer, Record
 
 
 def record(sequence: int, identity: bytes = b"p") -> Record:
-    """Its batch of two messages is where the sequence says."""
+    """The record of a batch of two messages, at an offset that follows from the sequence."""
     return Record(Producer(identity, 1, sequence), 2 * sequence, 2, 1000, 2000)
 
 
@@ -124,7 +124,7 @@ def test_no_file_is_created_without_records(opening: Opening, tmp_path: Path) ->
 def test_batches_that_are_taken_back_leave_the_records_of_the_others(
     opening: Opening, tmp_path: Path, next_offset: int, left: int
 ) -> None:
-    """Only what was noted last can be taken back."""
+    """Only the records written last can be taken back."""
     file = opening()
     file.write([record(0)], 0, sync=False)
     file.write([record(1), record(2), record(3)], 0, sync=False)

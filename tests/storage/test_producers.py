@@ -1,4 +1,4 @@
-"""What is remembered of producers, without a disk: bounds, taking back, and the records in which it is kept."""
+"""Results of numbered sends, without a disk: limits, taking back, and the records in which they are kept."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_send_is_distinguished_from_those_of_other_producers_and_epochs(
 @pytest.mark.parametrize(
     ("answers", "sequence", "refusal"),
     [
-        (4, 2, SequenceForgotten),  # it may have been among those that are forgotten
+        (4, 2, SequenceForgotten),  # its result may have been forgotten
         (5, 2, SequencePassed),  # nothing was forgotten yet
         (4, 4, SequencePassed),
         (4, 8, SequencePassed),
@@ -196,9 +196,9 @@ def counting(sequence: int, identity: bytes = b"p", epoch: int = 1) -> Producer:
 @pytest.mark.parametrize(
     ("sequence", "kept"),
     [
-        (0, MESSAGE_NUMBERS),  # what comes next: numbers on the wire begin anew, those that are kept do not
+        (0, MESSAGE_NUMBERS),  # the next one: numbers on the wire start over, stored ones do not
         (MESSAGE_NUMBERS - 2, MESSAGE_NUMBERS - 2),
-        (MESSAGE_NUMBERS - 1, SequencePassed),  # inside of a send that is there
+        (MESSAGE_NUMBERS - 1, SequencePassed),  # inside a stored send
         (1, SequenceGap),
         (MESSAGE_NUMBERS // 2, SequenceGap),
     ],
@@ -225,7 +225,7 @@ def test_a_producer_that_counts_messages_begins_at_0_in_each_epoch() -> None:
 
 
 class Sender:
-    """Two producers that send one after the other, and now and then begin a new epoch."""
+    """Two producers that send in turn, and now and then begin a new epoch."""
 
     def __init__(self, known: Producers, chance: random.Random) -> None:
         self.known = known
@@ -244,7 +244,7 @@ class Sender:
 
 
 def test_a_record_that_cannot_be_written_leaves_everything_as_before() -> None:
-    """Whatever was appended in between; and nothing that was written is forgotten for it."""
+    """Whatever was appended in between. No written result is forgotten because of it."""
     chance = random.Random(1)
     for _ in range(300):
         known = Producers(Bounds(50, 3))

@@ -55,7 +55,7 @@ async def test_appends_flushes_reads_and_commits_continue_during_purges(tmp_path
         going = True
 
         async def pause() -> None:
-            # A loop that never rests gives the threads a turn when luck has it, on some machines once in seconds.
+            # An event loop that never idles gives threads a turn by chance only, on some machines once in seconds.
             await asyncio.sleep(0.0002)
 
         async def append() -> int:
@@ -101,7 +101,7 @@ async def test_appends_flushes_reads_and_commits_continue_during_purges(tmp_path
 
 
 async def test_a_commit_is_refused_if_a_purge_comes_before_it(tmp_path: Path) -> None:
-    """It names a message that is gone; kept, it would hide the first messages that come after the purge."""
+    """It refers to a deleted message. If it were stored, it would hide the first messages after the purge."""
 
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
@@ -144,7 +144,7 @@ async def test_a_purge_that_is_cancelled_after_it_began_is_finished(
 
 
 async def test_a_purge_wakes_waiting_readers(tmp_path: Path) -> None:
-    """The offset that they wait for may be a long way off now."""
+    """The offset that they wait for may be far away now."""
 
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a", "b"))

@@ -17,7 +17,7 @@ from whippet.storage.partition import Partition
 
 
 class Filled:
-    """A partition with batches of every shape in it, and a plain list of what it holds."""
+    """A partition with batches of every shape, and a list of its messages."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -107,7 +107,7 @@ async def test_a_read_with_little_room_fills_it_and_returns_at_least_one_message
 
 @every_layout
 async def test_a_read_continues_while_there_is_room(tmp_path: Path, options: dict[str, Any]) -> None:
-    """What comes next and was left out does not fit: neither its whole batch nor its first message alone."""
+    """The next message does not fit, neither in its batch nor alone."""
 
     clock = Clock()
     async with partition_in(tmp_path, clock=clock, **options) as partition:
@@ -119,7 +119,7 @@ async def test_a_read_continues_while_there_is_room(tmp_path: Path, options: dic
                 after = fetched.next_offset
                 if after < len(filled.model):
                     left = room - sum(map(len, fetched.buffers))
-                    # The next message of the same batch needs no other header.
+                    # The next message of the same batch needs no header of its own.
                     needs = 48 + len(filled.model[after][2])
                     same_batch = filled.model[after][1] == filled.model[after - 1][1]
                     assert left < needs + (0 if same_batch else HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""How much of a log is looked at when it is opened, and what is said of a closed segment that is read whole."""
+"""How much of a log is read when it is opened, and the report on a closed segment that is read completely."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KIB = 1 << 10
 
 
 class Reading(FilesInMemoryOfTheSystem):
-    """Notes from where on a log was read."""
+    """Records from which position on a log was read."""
 
     def __init__(self) -> None:
         self.first_read = 1 << 62
@@ -89,7 +89,7 @@ def test_opening_finds_everything_in_a_log_that_has_grown_since_its_index_was_wr
 
 
 def test_a_log_with_a_damaged_end_serves_everything_before_it(tmp_path: Path) -> None:
-    """None of the batches is whole that the index is not believed of."""
+    """All batches are damaged for which the index is not trusted."""
     whole = pieces([[1500 * KIB]] * 5)
     path = tmp_path / f"{FIRST_SEGMENT}.log"
     path.write_bytes(joined(whole))

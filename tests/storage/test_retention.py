@@ -1,4 +1,4 @@
-"""Retention: what may go, as tables. Times are seconds here and sizes are small, to be read at a glance."""
+"""Retention: which segments may be deleted, as tables. Times are in seconds and sizes are small, for readability."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whippet.storage.segment import Segment
 
 
 def closed(*segments: tuple[int, int, int], barrier: int | None = None) -> Closed:
-    """Segments as (messages, time of the last one, bytes), one after the other from offset 0 on."""
+    """Consecutive segments from offset 0 on, each as (messages, time of the last one, bytes)."""
     made = []
     start = 0
     for messages, time, size in segments:
@@ -27,7 +27,7 @@ TEN_TWENTY_THIRTY = ((10, 100, 50), (10, 200, 50), (10, 300, 50))
 @pytest.mark.parametrize(
     ("barrier", "read"),
     [
-        (None, True),  # nobody has stored an offset
+        (None, True),  # no offset is stored
         (0, False),
         (8, False),
         (9, True),  # the last message of the segment
@@ -79,7 +79,7 @@ def test_segments_are_deleted_from_the_oldest_up_to_the_barrier(count: int, barr
 @pytest.mark.parametrize(
     ("size", "limit", "before"),
     [
-        (150, 150, 0),  # at the limit is not over it
+        (150, 150, 0),  # exactly at the limit
         (151, 151, 0),
         (150, 149, 10),  # 100 is less than 90 % of 149
         (150, 112, 10),  # 100 is less than 100.8

@@ -1,4 +1,4 @@
-"""Scanning a log: whole batches are found, whatever lies between them, also where one piece read from the file ends."""
+"""Scanning a log: whole batches are found, whatever is between them, also across the pieces in which a file is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stamped(base_offset: int, count: int = 1, payload: bytes = b"x" * 40, partit
 
 
 def scanned(path: Path, *pieces: bytes, offset: int = 0, ceiling: int = 2**64) -> tuple[Scan, list[tuple[int, int]]]:
-    """The scan, and offset and position of every batch that it found."""
+    """The scan, with the offset and position of every batch that it found."""
     (path / "log").write_bytes(b"".join(pieces))
     files = Files()
     handle = files.open_for_reading(str(path / "log"))
@@ -81,7 +81,7 @@ def test_a_scan_continues_with_the_next_whole_batch_after_garbage(tmp_path: Path
 def test_a_scan_continues_at_the_end_that_the_header_of_half_a_batch_states(
     tmp_path: Path,
 ) -> None:
-    """What lies before that may be part of its payload, however much it looks like a batch."""
+    """Anything before that may be part of its payload, however much it looks like a batch."""
     half, second, third = stamped(1)[:200], stamped(1, 5), stamped(6)
     found, known = scanned(tmp_path, stamped(0), half, second, third)
     assert known == [(0, 0), (6, len(stamped(0)) + len(half) + len(second))]
@@ -114,7 +114,7 @@ def test_a_scan_does_not_take_batches_of_the_next_segment(tmp_path: Path) -> Non
 def test_a_scan_after_damage_finds_a_batch_at_the_end_of_a_piece(
     tmp_path: Path, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is read in pieces; a header that lies across two of them is no worse than any other."""
+    """The file is read in pieces, and a header may extend across two of them."""
     monkeypatch.setattr(scan, "CHUNK_BYTES", 4096)
     garbage = os.urandom(4096 + shift)
     second = stamped(9, 2)

@@ -1,4 +1,4 @@
-"""What is said about damage, and what a new segment is."""
+"""New segments, and the text of damage reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard: one thread that does what it was told, in the order in which it was told, and much of it at once."""
+"""A shard: one thread that executes work items in order, and combines writes and syncs."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_writes_and_calls_of_one_partition_keep_their_order(tmp_path: Path
 
 
 class Defective(Files):
-    """A disk whose driver has a bug: what it raises is no error of the operating system."""
+    """A disk whose driver has a bug: its exception is not an error of the operating system."""
 
     def __init__(self) -> None:
         self.defective = ""
@@ -165,7 +165,7 @@ class Defective(Files):
 
     def write(self, handle: int, buffers: Any, position: int) -> int:
         if self.defective and self.defective in self.paths[handle]:
-            # Once only: what comes after it would be written.
+            # Only once: later writes would succeed.
             self.defective = ""
             self.reached.set()
             assert self.going.wait(HANGS_S)

@@ -1,4 +1,4 @@
-"""The simulated disk is a disk: it answers as the real one does, loses only what was not synced, strikes when told."""
+"""The simulated disk: it behaves like the real one, loses only what was not synced, and fails where it should."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outcome(act: Callable[[], Any]) -> object:
 
 
 def step(files: Files, rng: random.Random, root: str) -> object:
-    """One random operation; the same one for the same state of the generator."""
+    """One random operation, the same for the same state of the generator."""
     path, other = f"{root}/{rng.choice(NAMES)}", f"{root}/{rng.choice(NAMES)}"
     size, position = rng.randrange(1, 700), rng.randrange(1000)
     act = rng.randrange(10)

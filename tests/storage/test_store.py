@@ -1,4 +1,4 @@
-"""The store: one folder, one owner, and everything in it again after a start."""
+"""The store: one folder with one owner, and everything is there again after a start."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_each_of_200_partitions_holds_the_same_after_a_restart(tmp_path: P
             partition = store.partitions[place]
             await partition.store_offset(Kind.GROUP, 3, 1)
     said: list[str] = []
-    # Another number of shards: who owns a partition is not in its files.
+    # With another number of shards: the files do not depend on which shard owns a partition.
     options = StoreOptions(path=str(tmp_path), shards=2, saver_interval_s=None)
     store = await Store.open(options, lambda progress: said.append(str(progress)))
     assert said[-1] == "opened 200 of 200 partitions"
@@ -241,7 +241,7 @@ async def test_bytes_accepted_and_not_yet_written_are_counted(tmp_path: Path) ->
 
 
 async def test_a_start_that_fails_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
-    """What an unclean stop left in the system's memory still has to be synced by the next start."""
+    """The next start still has to sync what an unclean stop left in the system's memory."""
     async with opened(tmp_path):
         pass
     assert (tmp_path / LOCK_FILE).read_bytes() == b""

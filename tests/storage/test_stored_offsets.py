@@ -45,7 +45,7 @@ async def test_an_offset_beyond_the_newest_message_is_refused(tmp_path: Path, of
 
 
 async def test_a_stored_offset_beyond_the_end_is_lowered_at_the_start(tmp_path: Path) -> None:
-    """Messages may be lost by a crash that their reader has already seen. New ones in their place it has not."""
+    """A crash may lose messages that the consumer has already read. It has not read the new ones in their place."""
 
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))

@@ -1,4 +1,4 @@
-"""What a survey says of each partition of a data folder, to the byte, and that it leaves the folder as it is."""
+"""The report of a survey on each partition of a data folder, to the byte, and that it changes nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from whippet.storage.options import StoreOptions
 from whippet.storage.survey import Surveyed, survey
 
 BATCH = sized(2, 100)
-"""Four fill a segment."""
+"""Four of them fill a segment."""
 
 
 async def filled(path: Path) -> Path:
-    """Returns the folder of a partition that had nine batches, of which the first segment was deleted again."""
+    """Returns the folder of a partition with nine batches, whose first segment was deleted."""
     async with opened(path, segment_bytes=4 * len(BATCH)) as store:
         partition = (await with_topic(store, 2))[1]
         for _ in range(9):

@@ -1,4 +1,4 @@
-"""The memory tail and the budgets: the newest batches of every partition, and never more than was allowed."""
+"""The memory tail and the budgets: the newest batches of every partition, and never more than allowed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entry(base: int, count: int, time: int = 0, payload_bytes: int = 10) -> Entr
 
 
 def filled(*counts: int, first: int = 0) -> Tail:
-    """Batches of so many messages, ten time units apart."""
+    """A tail of batches with these numbers of messages, ten time units apart."""
     tail = Tail()
     for i, count in enumerate(counts):
         tail.push(entry(first, count, 10 * i))
@@ -42,7 +42,7 @@ FRAME = 58
         (109, 5, 999, [109]),
         (110, 5, 999, []),
         (100, 0, 999, []),
-        (100, 99, 103, range(100, 103)),  # what comes later may not be read yet
+        (100, 99, 103, range(100, 103)),  # later messages are not readable yet
         (103, 99, 103, []),
     ],
 )
@@ -63,12 +63,12 @@ def test_whole_batches_are_read_without_a_copy() -> None:
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
-        (1, 1),  # one message however large
+        (1, 1),  # one message, however large
         (HEADER_BYTES + FRAME - 1, 1),
         (HEADER_BYTES + 2 * FRAME - 1, 1),
         (HEADER_BYTES + 2 * FRAME, 2),
         (HEADER_BYTES + 3 * FRAME, 3),
-        (2 * HEADER_BYTES + 4 * FRAME - 1, 3),  # a second header has to fit as well
+        (2 * HEADER_BYTES + 4 * FRAME - 1, 3),  # a second header has to fit, too
         (2 * HEADER_BYTES + 4 * FRAME, 4),
         (2 * HEADER_BYTES + 5 * FRAME, 5),
     ],
@@ -94,7 +94,7 @@ def test_an_empty_tail_finds_nothing() -> None:
 
 
 def test_a_tail_continues_after_its_oldest_batches_are_dropped() -> None:
-    """Far enough for the lists to be shortened several times on the way."""
+    """Often enough for the lists to be shortened several times."""
     tail = filled(*[1] * 500)
     for dropped in range(1, 500):
         assert tail.drop_first() == len(entry(0, 1).batch) + OBJECT_BYTES
@@ -182,5 +182,5 @@ async def test_everyone_who_waits_for_a_full_budget_wakes_once_it_has_room() -> 
 
 
 def test_a_batch_made_of_texts_is_good() -> None:
-    """What these tests append is what a client would send."""
+    """These tests append what a client would send."""
     assert batches.check(texts("a", "b")).message_count == 2

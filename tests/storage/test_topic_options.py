@@ -1,4 +1,4 @@
-"""What a topic was told holds for its partitions, beside others that were told something else, after a start too."""
+"""Options of a topic apply to its partitions, beside topics with other options, and also after a start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESERVING = TopicOptions(preallocate_segments=True, segment_size=MIB)
 
 
 async def with_topics(store: Store, *chosen: TopicOptions, partitions: int = 1) -> list[Partition]:
-    """Stream 0 with a topic for each choice, made if they are not there; the first partition of each."""
+    """Stream 0 with a topic for each choice, created if missing. Returns the first partition of each."""
     if 0 not in store.streams:
         await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
         for i, options in enumerate(chosen):
@@ -83,7 +83,7 @@ def test_a_topic_without_options_uses_those_of_the_server() -> None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- power cuts
+# ------------------------------------------------------------------------------------------------------- power failures
 
 
 def test_a_power_failure_takes_nothing_from_a_persisted_topic_beside_another() -> None:
@@ -115,7 +115,7 @@ def test_a_power_failure_takes_nothing_from_a_persisted_topic_beside_another() -
 
 
 def test_a_power_failure_takes_no_acknowledged_persisted_offset() -> None:
-    """Whatever the messages promise: they are synced here, so that no offset has to be taken back to what is left."""
+    """Whatever the level of messages. They are synced here, so that no offset has to be lowered."""
 
     async def life(disk: SimulatedDisk) -> None:
         store = await Store.open(StoreOptions(path="/data", durability=MEMORY, saver_interval_s=None), files=disk)
@@ -243,7 +243,7 @@ def _reserves(folder: Path) -> bool:
 
 
 def _reserved(folder: Path, start: int) -> tuple[int, int]:
-    """The length of a log, and the bytes that the disk has set aside for it."""
+    """The length of a log, and the bytes that the disk has reserved for it."""
     status = os.stat(log_file(str(folder), start))
     return status.st_size, status.st_blocks * 512
 
@@ -315,7 +315,7 @@ async def test_a_disk_that_cannot_reserve_space_is_logged_once_and_stores_the_me
 
 
 async def test_space_is_reserved_again_after_a_write_that_failed() -> None:
-    """What was written of a batch is cut off, and with it goes what was reserved."""
+    """The part of a batch that was written is cut off, and the reserved space with it."""
 
     disk = SimulatedDisk()
     async with opened("/data", files=disk, durability=MEMORY, write_retry_s=0) as store:

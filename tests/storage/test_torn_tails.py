@@ -1,7 +1,7 @@
-"""A log that ends or is damaged at any byte: every whole batch is served, nothing is thrown away, no offset reused.
+"""A log that ends or is damaged at any byte: every whole batch is served, nothing is thrown away, no offset is reused.
 
-Every cut and every flip is tried on the log itself (recovery and `Log`, on the real disk), in `make test` some of them;
-a sample goes through the whole store.
+Every cut and every flip is tried on the log itself (recovery and `Log`, on the real disk), but `make test` tries only
+some of them. A sample goes through the whole store.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NEXT_OFFSET = BATCHES[-1].next_offset
 
 
 def index_of(batch_pieces: list[Piece]) -> bytes:
-    """The index that a clean close leaves."""
+    """The index after a clean close."""
     index = Index()
     for piece in batch_pieces:
         index.add(
@@ -67,7 +67,7 @@ INDEX = index_of(BATCHES)
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new empty folder each time it is asked."""
+    """Returns a new empty folder with each call."""
 
     def made() -> Iterator[Path]:
         for number in range(1 << 30):
@@ -92,7 +92,8 @@ def kept_aside(folder: Path) -> bytes:
 
 
 def check_goes_on(folder: Path, opened: Opened, served: list[tuple[int, bytes]], next_offset: int) -> None:
-    """Serves what it must, appends at `next_offset`, and is the same after two more openings."""
+    """Checks that the log serves what it must, appends at `next_offset`, and is the same after opening it twice
+    more."""
     assert read_log(opened.log) == served
     reported = list(opened.damage)
     assert append(opened.log, MIXED) == next_offset
@@ -113,7 +114,7 @@ def check_goes_on(folder: Path, opened: Opened, served: list[tuple[int, bytes]],
 
 
 def cuts(step: int) -> list[int]:
-    """Some of the places where a log can be cut, and in any case those around the ends of its batches."""
+    """Some of the positions at which a log can be cut, including all those around the ends of its batches."""
     ends = [0, *(piece.end for piece in BATCHES)]
     around = {end + off for end in ends for off in (-1, 0, 1) if 0 <= end + off <= len(LOG)}
     return sorted(around | set(range(0, len(LOG) + 1, step)))
@@ -130,7 +131,7 @@ def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_continues(
         whole = [piece for piece in BATCHES if piece.end <= cut]
         end = whole[-1].end if whole else 0
         lost_from = whole[-1].next_offset if whole else 0
-        # The index of a clean close says that the offsets after the cut were given out: they are not given again.
+        # The index of a clean close shows that the offsets after the cut were given out, so they are not reused.
         next_offset = NEXT_OFFSET if clean else lost_from
         opened = open_log(folder)
         assert opened.log.next_offset == next_offset, cut
@@ -147,7 +148,7 @@ def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_continues(
 
 
 def flips() -> Iterator[tuple[int, int]]:
-    """Every byte of the last two batches: all of its bits, and one of them."""
+    """Every byte of the last two batches, with all of its bits flipped and with one."""
     chance = random.Random(7)
     for position in range(BATCHES[-2].position, len(LOG)):
         yield position, 0xFF
@@ -223,7 +224,7 @@ def test_whatever_happens_to_the_index_of_a_closed_segment_readers_see_the_same(
 
 
 def test_an_index_of_other_bytes_is_ignored(folders: Iterator[Path]) -> None:
-    """Whole, of the same segment and the same size, and wrong: somebody copied it from another partition."""
+    """A valid index of the same segment and size that was copied from another partition."""
     folder = next(folders)
     other = pieces([MIXED, SINGLE, [9, 9], UNIFORM, SINGLE, MIXED_MANY, MIXED])
     assert len(joined(other)) == len(LOG)
@@ -240,7 +241,7 @@ def test_an_index_of_other_bytes_is_ignored(folders: Iterator[Path]) -> None:
 
 
 def through_the_store(root: Path, log: bytes, index: bytes | None) -> tuple[list[tuple[int, bytes]], int, list[str]]:
-    """Puts the files under a store; says what it serves, where it goes on, and what it reports."""
+    """Opens a store on the files. Returns what it serves, where it continues, and what it reports."""
     options = StoreOptions(path=str(root), saver_interval_s=None, catalog_syncs=False)
 
     async def made() -> None:

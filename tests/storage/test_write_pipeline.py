@@ -1,4 +1,4 @@
-"""From memory to the disk: what an append waits for at each level, who writes when, and backpressure."""
+"""From memory to the disk: what an append waits for at each level, when batches are written, and backpressure."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_an_append_returns_once_its_level_is_reached(
         assert answer.durability is level
         assert progress(partition) == reached_
         assert partition.readable == 2
-        # Less than the partition promises is not to be had.
+        # An append cannot have less than the level of the partition.
         assert (await partition.append(texts("c"), MEMORY)).durability is level
 
 
@@ -162,7 +162,7 @@ async def test_messages_at_level_written_are_not_readable_before_they_are_writte
 
 
 class BadSyncs(Files):
-    """A disk that writes only so many bytes of what comes next, then says that it is full."""
+    """A disk that writes only some bytes of the next write, and then reports that it is full."""
 
     def __init__(self) -> None:
         self.room: int | None = None
@@ -184,7 +184,7 @@ class BadSyncs(Files):
 
 @pytest.mark.parametrize("level", [WRITTEN, SYNCED])
 async def test_a_batch_before_a_refused_one_is_synced_if_that_was_promised(tmp_path: Path, level: Durability) -> None:
-    """The first batch is whole on the disk when the second fails: to be told that it is synced, it has to be."""
+    """The first batch is whole on the disk when the second fails. It must be synced before it is reported as synced."""
 
     disk = BadSyncs()
     async with partition_in(tmp_path, files=disk, durability=level) as partition:
@@ -202,7 +202,7 @@ async def test_a_batch_before_a_refused_one_is_synced_if_that_was_promised(tmp_p
         assert payloads(await partition.read(0, 9)) == [b"a", b"c"]
 
 
-# -------------------------------------------------------------------------------------------------------- back-pressure
+# --------------------------------------------------------------------------------------------------------- backpressure
 
 
 async def test_appends_to_a_full_partition_wait_for_a_slow_disk_and_continue_in_order(
@@ -227,7 +227,7 @@ async def test_appends_to_a_full_partition_wait_for_a_slow_disk_and_continue_in_
 
 
 async def test_waiting_appends_are_not_overtaken(tmp_path: Path) -> None:
-    """A connection that sends without waiting for answers relies on the order in which it was read."""
+    """A connection that sends without waiting for responses relies on the order of its requests."""
 
     disk = SlowDisk()
     whole = len(sized(1, 1000))
@@ -237,7 +237,7 @@ async def test_waiting_appends_are_not_overtaken(tmp_path: Path) -> None:
         await settled()
         disk.go()
         while partition.appended < 8:
-            # Comes in one turn of the loop with the news that there is room.
+            # It comes in the same turn of the loop in which room becomes available.
             appends.append(asyncio.create_task(partition.append(sized(1, 1000))))
             await asyncio.sleep(0)
         answers = await asyncio.gather(*appends)
@@ -303,7 +303,7 @@ async def test_cancelling_appends_that_wait_for_room_does_no_harm(tmp_path: Path
 async def test_a_store_full_of_buffered_messages_writes_them_to_make_room(
     tmp_path: Path,
 ) -> None:
-    """At level memory nobody else would: without that, appends would wait for the saver."""
+    """At level memory nothing else would write: appends would have to wait for the saver."""
 
     whole = len(sized(1, 1000))
     async with opened(tmp_path, unflushed_bytes_max=4 * whole, **BUFFERED) as store:
@@ -338,7 +338,7 @@ async def test_an_append_that_waits_for_room_is_refused_if_the_partition_is_remo
             disk.go()
             await removing
             answers = await asyncio.gather(*appends, return_exceptions=True)
-            # Those that found room before it was closed were written; the others are told.
+            # Those that found room before it was closed were written; the others get an error.
             refused = [isinstance(answer, PartitionClosed) for answer in answers]
             assert refused == sorted(refused)
             written = [answer.base_offset for answer in answers if not isinstance(answer, BaseException)]

@@ -1,8 +1,8 @@
-"""The process that tests/storage/test_kill.py kills: it appends for as long as it lives and says what was acknowledged.
+"""The process that tests/storage/test_kill.py kills: it appends as long as it lives and reports what was acknowledged.
 
     python appender.py <data folder> <level> <seed> <round>
 
-Lines on its output, each written with one call once what it says has happened:
+Lines on its output, each written with one call once it is true:
 
     opening                              the store is about to be opened
     appended <partition> <base offset> <messages> <key> <level reached>
@@ -10,7 +10,7 @@ Lines on its output, each written with one call once what it says has happened:
     flushing <partition>, flushed <partition>
     trimming <partition>, trimmed <partition> <first offset>
 
-Its imports are few: it is started again and again.
+It imports little, because it is started again and again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from whippet.storage.store import Store
 
 PARTITIONS = 3
 APPENDERS = 3
-"""For each partition; each is a consumer too."""
+"""How many of them each partition has. Each is a consumer, too."""
 SEGMENT_BYTES = 15_000
 
 
@@ -46,7 +46,7 @@ def options(folder: str, level: Durability) -> StoreOptions:
 
 
 def payload(key: str, index: int) -> bytes:
-    """What a message says follows from the key of its batch: a reader can tell whether it is the right one."""
+    """The content of a message follows from the key of its batch, so a reader can verify it."""
     return f"{key}/{index}/".encode() + random.Random(f"{key}/{index}").randbytes(20 + (index * 37) % 300)
 
 

@@ -19,7 +19,7 @@ fuzz = settings(deadline=None, max_examples=60)
 
 
 def mixed(count: int) -> bytearray:
-    """Messages no two neighbours of which have the same size; some have user headers."""
+    """Messages of which no two neighbours have the same size, some with user headers."""
     return build([Message(b"p" * (1 + i % 5), i + 1, b"h" * (i % 3)) for i in range(count)], NOON, random_bytes)
 
 
@@ -45,7 +45,7 @@ every_way = pytest.mark.parametrize("whole", WAYS.values(), ids=WAYS.keys())
 
 
 def starts(whole: bytes | bytearray) -> list[int]:
-    """Where the frames begin, found as a reader of the format page would; and the end."""
+    """Where the frames begin, according to the format page, and the end."""
     found = [HEADER_BYTES]
     for _ in range(header(whole).message_count):
         user_headers, payload = struct.unpack_from("<II", whole, found[-1] + 32)

@@ -1,6 +1,6 @@
 """Batches that crossed a socket between a real client and a server: V16 to V22 of the protocol page.
 
-`(0*n)` stands for n zero bytes, as it does there.
+`(0*n)` means n zero bytes, as on that page.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ V20_STORED = (
         "d66bd104(0*27)01(0*11)79"
     ),
 )
-"""What a poll of that partition answered: V16 as it was stored, and a batch of one message, "y"."""
+"""The response to a poll of that partition: V16 as it was stored, and a batch of one message, "y"."""
 
 V22_SLICE = octets(
     "(0*16)3175bca8896006007274bca8896006004e010000000000000fc3d7f7b3fb833c01(0*207)52a225c709994eb4"
     "02(0*15)01000000100000001800000006(0*11)776f726c642102010000006b02010000007602010000006e09010000"
     "0005"
 )
-"""What a poll from offset 1 on answered: the second message of V16 alone."""
+"""The response to a poll from offset 1 on: only the second message of V16."""

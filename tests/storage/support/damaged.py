@@ -20,7 +20,7 @@ def segment(number: int) -> range:
 DOCUMENTS = ["stream.json", "topics/0/topic.json"]
 
 
-def spoil(path: Path, content: bytes | str | None) -> None:
+def damage_file(path: Path, content: bytes | str | None) -> None:
     path.unlink()
     if isinstance(content, str):
         path.mkdir()

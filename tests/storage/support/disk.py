@@ -1,17 +1,17 @@
-"""A disk in memory that forgets what a real one may forget: the store's `Files` for tests of faults and power cuts.
+"""A disk in memory that loses what a real one may lose: the store's `Files` for tests of faults and power failures.
 
-What the store sees is the operating system's view (the page cache). Beside it the disk knows what a power cut leaves:
-for every file the content that was synced and the writes since then, for every name in a folder the one that was synced
-and the changes since then. `power_cut` keeps what was synced and any part of the rest, `process_kill` keeps all that
-the operating system had. Every method of `Files` is one numbered operation, at which a `Fault` may strike.
+The store sees the operating system's view (the page cache). In addition, the disk knows what a power failure leaves:
+for every file the synced content and the writes since then, for every name in a folder the synced one and the changes
+since then. `power_cut` keeps what was synced and any part of the rest, `process_kill` keeps everything the operating
+system had. Every method of `Files` is one numbered operation, at which a `Fault` may occur.
 
 The rules of the model, where file systems differ:
 
-- The content of a file is made durable by `sync` of the file, its name by `sync_folder` of the folder it is in; neither
-  does the other's work. Syncing either of the two folders of a rename makes the whole rename durable.
-- Nothing that was not synced is ordered, except changes of one name and changes of the names of one file or folder.
-- After a failed `sync` the pages are clean, as on Linux: the data is still read back, and the next sync succeeds
-  without having written it. Only what is written again is made durable by it.
+- `sync` of a file makes its content durable, `sync_folder` of its folder makes its name durable; neither does the
+  other's work. Syncing either of the two folders of a rename makes the whole rename durable.
+- Unsynced changes have no order, except changes of one name and changes of the names of one file or folder.
+- After a failed `sync` the pages are clean, as on Linux: the data can still be read, and the next sync succeeds without
+  having written it. That sync makes only newly written data durable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, Item
 
 
 class PowerCut(BaseException):
-    """The machine is off: raised by the operation at which it went off and by every later one."""
+    """The machine is off. Raised by the operation at which it went off and by every later one."""
 
 
 class FaultKind(enum.Enum):
@@ -40,7 +40,7 @@ class FaultKind(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """Strikes at the operation with this number, the first one is 1, and goes on for so many operations."""
+    """Occurs at the operation with this number, counted from 1, and lasts for a number of operations."""
 
     at: int
     kind: FaultKind
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One call of a `Files` method, as the log of a disk keeps it."""
+    """One call of a `Files` method in the log of a disk."""
 
     number: int
     act: str
@@ -79,9 +79,9 @@ class SimulatedDisk(Files):
     def __init__(self) -> None:
         self.fault: Fault | None = None
         self.refuse: Callable[[str, str], int | None] = _never
-        """Asked about every operation and its path before it is done: the number of the error to fail with, or None."""
+        """Called before every operation with its path. Returns the number of the error to fail with, or None."""
         self.ignores_sync: Callable[[str], bool] = lambda path: False
-        """A disk that lies: a sync of a file or folder for which this says so succeeds and does nothing."""
+        """A disk that lies: if this returns true for a file or folder, syncing it succeeds and does nothing."""
         self.operations = 0
         self.off = False
         self.trace: list[Operation] | None = None
@@ -99,7 +99,7 @@ class SimulatedDisk(Files):
     # --------------------------------------------------------------------------------------------- what it may lose
 
     def process_kill(self) -> SimulatedDisk:
-        """All that the operating system was given, synced or not; handles and locks are gone with the process."""
+        """Everything the operating system was given, synced or not. Handles and locks are gone with the process."""
         survivor = SimulatedDisk()
         twins: dict[int, Node] = {}
         root = twin_of(self._root, twins)
@@ -109,7 +109,7 @@ class SimulatedDisk(Files):
         return survivor
 
     def power_cut(self, rng: random.Random) -> SimulatedDisk:
-        """What was synced, and any part of what was not."""
+        """Everything synced, and any part of what was not."""
         names: dict[int, dict[str, Node]] = {}
         for renaming in self._chosen(rng):
             for folder, name, node in renaming.effects:
@@ -123,7 +123,7 @@ class SimulatedDisk(Files):
         return survivor
 
     def _chosen(self, rng: random.Random) -> list[Renaming]:
-        """A subset of the changes of names: with one change of a file's names come the earlier ones of that file."""
+        """A subset of the changes of names. A change of a file's names implies the earlier ones of that file."""
         share = rng.random()
         wanted = [rng.random() < share for _ in self._renamings]
         needed: set[int] = set()
@@ -151,7 +151,7 @@ class SimulatedDisk(Files):
     # ----------------------------------------------------------------------------------------------------- operations
 
     def _begin(self, act: str, path: str) -> FaultKind | None:
-        """Counts an operation and strikes it if that is its fate; the answer is a fault that the caller must act on."""
+        """Counts an operation and raises its fault. Returns a fault that the caller has to simulate."""
         if self.off:
             raise PowerCut
         self.operations += 1
@@ -254,7 +254,7 @@ class SimulatedDisk(Files):
         del self._handles[handle]
         self._locks.pop(handle, None)
         if fault is not None:
-            # Linux has closed it all the same.
+            # Linux closes it in any case.
             raise _error(errno.EIO if fault is FaultKind.EIO else errno.ENOSPC, f"handle {handle}")
 
     def size(self, handle: int) -> int:
@@ -298,7 +298,7 @@ class SimulatedDisk(Files):
         known.file.change(size, None)
 
     def reserve(self, handle: int, size: int) -> None:
-        """Blocks are nothing that this disk knows: only the call counts."""
+        """This disk has no blocks; only the call matters."""
         self._begin("reserve", self._path_of(handle))
         self._writable(handle)
 
@@ -329,7 +329,7 @@ class SimulatedDisk(Files):
         self._make_durable(self._made_durable_with(folder))
 
     def _made_durable_with(self, folder: Folder) -> dict[int, None]:
-        """The changes of names in a folder, and what was changed earlier about what bears them, in their order."""
+        """The changes of names in a folder, and earlier changes of the same files, in order."""
         last = {id(r.about): i for i, r in enumerate(self._renamings) if any(e[0] is folder for e in r.effects)}
         return {i: None for i, r in enumerate(self._renamings) if i <= last.get(id(r.about), -1)}
 
@@ -346,7 +346,7 @@ class SimulatedDisk(Files):
         for i, renaming in enumerate(self._renamings):
             if i in durable:
                 continue
-            # What a name was before a durable change of it can come back no more.
+            # After a durable change of a name, its earlier meaning cannot come back.
             effects = tuple(effect for effect in renaming.effects if last.get((id(effect[0]), effect[1]), -1) < i)
             if effects:
                 left.append(Renaming(effects, renaming.about))

@@ -1,6 +1,6 @@
-"""A closed data folder for a careless hand to spoil, and the check of what the store makes of it.
+"""A closed data folder to damage, and the check of what the store makes of it.
 
-Stream 0, topic 0 has two partitions of several small segments. The tests spoil partition 0; partition 1 shows that the
+Stream 0, topic 0 has two partitions of several small segments. The tests damage partition 0; partition 1 shows that the
 damage stays where it is.
 """
 
@@ -37,8 +37,8 @@ CONSUMED = MESSAGES - 2
 
 
 @dataclass(frozen=True)
-class Spoilt:
-    """A data folder and how to get at its parts."""
+class DamagedFolder:
+    """A data folder, and the paths of its parts."""
 
     root: Path
 
@@ -74,7 +74,7 @@ class Spoilt:
 
 
 class Seen(NamedTuple):
-    """What a store that was opened on the folder served and said."""
+    """What a store that was opened on the folder served and reported."""
 
     messages: dict[int, list[tuple[int, bytes]]]
     """By partition, before anything was appended."""
@@ -105,8 +105,8 @@ def batch_of(base_offset: int, salt: str = "") -> bytearray:
     return build([Message(payload) for payload in payloads], 1, os.urandom)
 
 
-def make(root: Path) -> Spoilt:
-    """Filled, closed, and not spoilt yet."""
+def make(root: Path) -> DamagedFolder:
+    """A filled, closed and undamaged folder."""
 
     async def fill() -> None:
         store = await Store.open(options_of(root))
@@ -122,11 +122,11 @@ def make(root: Path) -> Spoilt:
         await store.close()
 
     asyncio.run(fill())
-    return Spoilt(root)
+    return DamagedFolder(root)
 
 
 async def everything(partition: Partition) -> list[tuple[int, bytes]]:
-    """All messages; each read must bring the reader further, and a read of one message at each offset says the same."""
+    """All messages. Each read must make progress, and reading one message at each offset must give the same."""
     found: list[tuple[int, bytes]] = []
     offset = 0
     while offset < partition.readable:
@@ -168,27 +168,27 @@ def look(root: Path, *, salt: str = "appended", **changes: Any) -> Seen:
     return asyncio.run(act())
 
 
-def reopened(spoilt: Spoilt, *, lost: Iterable[int] = (), **changes: Any) -> Seen:
-    """Opens the spoilt folder and checks what is always so: all but the `lost` offsets are served, with their own
-    content; the other partition has all; appending goes on after the newest offset; no byte is gone; and the next
-    opening finds the same and what was appended."""
-    before = tree(spoilt.root)
-    seen = look(spoilt.root, **changes)
-    assert_kept(before, tree(spoilt.root))
+def reopened(damaged: DamagedFolder, *, lost: Iterable[int] = (), **changes: Any) -> Seen:
+    """Opens the damaged folder and checks what always holds: everything but the `lost` offsets is served with its own
+    content, the other partition has everything, appending continues after the newest offset, no byte is gone, and the
+    next opening finds the same and what was appended."""
+    before = tree(damaged.root)
+    seen = look(damaged.root, **changes)
+    assert_kept(before, tree(damaged.root))
     missing = set(lost)
     original = [(offset, payload_of(offset, 25)) for offset in range(MESSAGES)]
     assert seen.messages[0] == [message for message in original if message[0] not in missing]
     assert seen.messages[1] == original
     assert seen.appended_at[1] == MESSAGES
-    assert_goes_on(spoilt, seen, **changes)
+    assert_goes_on(damaged, seen, **changes)
     return seen
 
 
-def assert_goes_on(spoilt: Spoilt, seen: Seen, **changes: object) -> None:
-    """A second opening serves the same and what was appended at the first, and appends after that."""
-    before = tree(spoilt.root)
-    again = look(spoilt.root, salt="again", **changes)
-    assert_kept(before, tree(spoilt.root))
+def assert_goes_on(damaged: DamagedFolder, seen: Seen, **changes: object) -> None:
+    """Checks that a second opening serves the same and what was appended at the first, and appends after that."""
+    before = tree(damaged.root)
+    again = look(damaged.root, salt="again", **changes)
+    assert_kept(before, tree(damaged.root))
     for number, served in seen.messages.items():
         base = seen.appended_at[number]
         assert base > max((offset for offset, _ in served), default=-1)
@@ -198,8 +198,8 @@ def assert_goes_on(spoilt: Spoilt, seen: Seen, **changes: object) -> None:
 
 
 def assert_kept(before: dict[str, bytes], after: dict[str, bytes]) -> None:
-    """Every byte is where it was, or was set aside: at the end of a log, or a whole file. Indexes are only hints, and
-    stored offsets are meant to change."""
+    """Checks that every byte is where it was or was set aside, from the end of a log or as a whole file. Indexes are
+    only hints, and stored offsets may change."""
     aside = {name: content for name, content in after.items() if "damaged" in name}
     for name, content in before.items():
         if name.endswith((".index", ".new")) or name == "LOCK" or "/offsets/" in name:

@@ -1,8 +1,8 @@
-"""The process that tests/storage/test_kill_producers.py kills: producers that number their sends.
+"""The process that tests/storage/test_kill_producers.py kills: producers with numbered sends.
 
     python numbering.py <data folder> <level> <seed> <sequence of each producer to begin with, separated by commas>
 
-A line on its output for every answer, written with one call when it is there:
+It writes one line for every result, with one call as soon as it is known:
 
     sent <producer> <sequence> <base offset> <1 if it was a repetition, else 0>
 """
@@ -42,7 +42,7 @@ def count_of(producer: int, sequence: int) -> int:
 
 
 def batch_of(producer: int, sequence: int) -> bytearray:
-    """The same send is the same messages, whoever makes it again."""
+    """A repeated send has the same messages in every process."""
     key = key_of(producer, sequence)
     payloads = [appender.payload(key, i) for i in range(count_of(producer, sequence))]
     return build([Message(payload) for payload in payloads], 1, random.Random(key).randbytes)
@@ -64,7 +64,7 @@ async def send_for_ever(partition: Partition, producer: int, sequence: int, seed
 
 
 async def disturb_for_ever(partition: Partition, seed: int) -> None:
-    """Somebody who does not number his sends."""
+    """Sends without numbers."""
     chance = random.Random(f"{seed}/{partition.place}")
     while True:
         await partition.append(build([Message(b"plain")], 1, chance.randbytes))

@@ -15,7 +15,7 @@ CONSUMER, GROUP = Kind.CONSUMER, Kind.GROUP
 MEMORY, WRITTEN, SYNCED = Durability
 
 BUFFERED: dict[str, Any] = {"durability": MEMORY, "messages_required_to_save": 1000, "bytes_required_to_save": 1 << 20}
-"""Level MEMORY, and nothing is written unless somebody asks for it."""
+"""Level MEMORY, where nothing is written without a flush."""
 
 
 def progress(partition: Partition) -> tuple[int, int, int]:

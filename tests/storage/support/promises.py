@@ -1,7 +1,7 @@
-"""What a store has promised, as plain lists: every message, stored offset and document, and what may be found of them.
+"""What a store has promised: every message, stored offset and document, and the states in which they may be found.
 
-The scenario tells it what it is about to do (`begin ...`) and what was answered; whatever was begun and not answered
-may be found done or not done. `check` compares a store that was opened again with it.
+The scenario reports what it is about to do (`begin ...`) and what was acknowledged. Whatever was begun and not
+acknowledged may be found done or not done. `check` compares a reopened store with that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = frozenset[tuple[object, ...]]
 """The catalogue as a set of facts."""
 
 PartitionKey = tuple[int, int, str, int]
-"""Stream, topic, the name of the topic (another one for every topic that is made), partition."""
+"""Stream, topic, name of the topic (a new one for every topic that is created), partition."""
 
 
 class Epoch:
@@ -29,12 +29,12 @@ class Epoch:
 
     def __init__(self) -> None:
         self.candidates: dict[int, list[bytes]] = {}
-        """Everything that was ever appended at an offset, answered or not."""
+        """Everything that was ever appended at an offset, acknowledged or not."""
         self.acknowledged: dict[int, bytes] = {}
         self.promised = dict.fromkeys(Durability, 0)
-        """For each level: all that was acknowledged before this offset has that durability."""
+        """For each level: everything acknowledged before this offset has that durability."""
         self.firsts = {0}
-        """Where the partition may begin: after the last trim, and after those that were not answered."""
+        """Where the partition may begin: after the last trim, and after those that were not acknowledged."""
         self.offsets: dict[Key, set[int | None]] = {}
         self.offsets_ever: dict[Key, set[int | None]] = {}
 
@@ -66,7 +66,7 @@ class Promises:
         self.catalogue: set[State] = {frozenset()}
         """The states in which the catalogue may be found."""
         self.partitions: dict[PartitionKey, list[Epoch]] = {}
-        """The epochs in which a partition may be found; the newest last."""
+        """The epochs in which a partition may be found, newest last."""
 
     def begin_change(self, change: Callable[[State], State]) -> None:
         self.catalogue |= {change(state) for state in self.catalogue}
@@ -80,7 +80,7 @@ class Promises:
         return epoch
 
     def current(self, key: PartitionKey, partition: Partition) -> Epoch:
-        """The epoch that a partition is in: after a purge or a creation that failed, it shows itself by its offsets."""
+        """The epoch of a partition. After a purge or a creation that failed, the offsets show which one it is."""
         epochs = self.partitions[key]
         if len(epochs) > 1 and partition.failed is None:
             fits = [epoch for epoch in epochs if epoch.promised[Durability.MEMORY] <= partition.appended]
@@ -102,9 +102,9 @@ def facts(store: Store) -> State:
 
 
 def served(found: Fetched) -> list[tuple[int, bytes]]:
-    """What a read returned, as offsets and payloads; every batch is checked on the way.
+    """What a read returned, as offsets and payloads. Every batch is checked.
 
-    A part of a batch keeps the numbers of its messages: nothing else may be wrong with it.
+    A part of a batch keeps the deltas of its messages; nothing else may be wrong with it.
     """
     content = memoryview(b"".join(found.buffers))
     messages = []
@@ -121,7 +121,7 @@ def served(found: Fetched) -> list[tuple[int, bytes]]:
 
 
 async def read_everything(partition: Partition) -> list[tuple[int, bytes]]:
-    """All messages, in reads of a few, so that they begin and end inside batches and segments."""
+    """All messages, in small reads that begin and end inside batches and segments."""
     messages: list[tuple[int, bytes]] = []
     offset = 0
     while offset < partition.readable:
@@ -134,7 +134,7 @@ async def read_everything(partition: Partition) -> list[tuple[int, bytes]]:
 
 
 async def check(store: Store, promises: Promises, survived: Durability, *, is_all_served: bool = True) -> None:
-    """Raises AssertionError where the store does not hold what it promised with at least the durability `survived`."""
+    """Raises AssertionError if the store lacks something that it promised with at least the durability `survived`."""
     state = facts(store)
     assert state in promises.catalogue, f"the catalogue is in no state it may be in: {set(state)}"
     assert not is_all_served or not store.unavailable, store.unavailable
@@ -169,9 +169,9 @@ def _problem(epoch: Epoch, partition: Partition, messages: list[tuple[int, bytes
     else:
         return f"acknowledged and lost: {missing[:10]}; there are {offsets[:3]}..{offsets[-3:]}; begins {epoch.firsts}"
     if partition.appended < kept_until:
-        return f"goes on at offset {partition.appended}, {kept_until} was promised"
+        return f"continues at offset {partition.appended}, {kept_until} was promised"
     if survived is not Durability.SYNCED and offsets != list(range(partition.first_offset, partition.appended)):
-        # After a power cut there may be holes: what nobody was promised is lost in any order.
+        # After a power failure there may be holes: messages without a promise may be lost in any order.
         return f"holes: {offsets} in {partition.first_offset}..{partition.appended}"
     if survived <= partition.durability and partition.first_offset not in epoch.firsts:
         return f"begins at {partition.first_offset}, not at one of {epoch.firsts}"

@@ -1,7 +1,7 @@
-"""A life of a store, short and eventful, on a simulated disk: it does everything that changes files, one after another.
+"""A short and eventful life of a store on a simulated disk: it does everything that changes files, one after another.
 
-Whatever the disk does to it, nothing but a StorageError may reach the one who uses the store; when the disk is off the
-scenario ends. What was promised on the way is in `promises`.
+Whatever the disk does, the user of the store may get no exception but a StorageError. When the disk is off, the
+scenario ends. What was promised until then is in `promises`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def options(level: Durability) -> StoreOptions:
         write_retry_s=0.0,
         open_files_max=4,
         index_cache_bytes=200,
-        tail_bytes_max=0,  # what is written is read from the disk
+        tail_bytes_max=0,  # written messages are read from the disk
     )
 
 
 class WatchedStore(Store):
-    """A store whose threads can be ended when its disk is gone."""
+    """A store whose threads can be ended when its disk is off."""
 
     def __init__(self, options: StoreOptions, files: Files, clock: Callable[[], int]) -> None:
         super().__init__(options, files, clock)
@@ -63,7 +63,7 @@ opened: list[Store] = []
 
 
 def abandon() -> None:
-    """Ends the threads of stores that could not be closed, as the end of the process would."""
+    """Ends the threads of stores that could not be closed, like the end of the process."""
     while opened:
         for shard in opened.pop().shards:
             shard._mailbox.put(None)
@@ -71,7 +71,7 @@ def abandon() -> None:
 
 
 def run(life: Coroutine[Any, Any, Answer]) -> Answer:
-    """Runs to the end on a loop of its own and leaves no thread behind."""
+    """Runs a coroutine on a loop of its own and leaves no thread behind."""
     try:
         return asyncio.run(life)
     finally:
@@ -94,21 +94,21 @@ class Scenario:
     ) -> None:
         self.disk = disk
         self.chosen = chosen
-        """What its topics are told, whatever the level of the server."""
+        """The options of its topics, whatever the level of the server."""
         self.asks_again = asks_again
-        """Whether a change of the catalogue that was refused is asked for once more, as a client would."""
+        """Whether a refused change of the catalogue is tried again, as a client would."""
         self.level = level
         self.promises = Promises()
         self.refused: list[str] = []
         self.closed_cleanly = False
         self.before_close: SimulatedDisk | None = None
-        """The disk as a kill before the close would leave it; what of it is durable is known to it too."""
+        """The disk as a kill before the close would leave it, including what of it is durable."""
         self.store: Store
         self._numbers = itertools.count(1)
         self._random = random.Random(1).randbytes
 
     async def run(self) -> None:
-        """Ends when all is done and closed, or when the disk is off or does not let the store be opened."""
+        """Ends when everything is done and closed, or when the disk is off or the store cannot be opened on it."""
         try:
             await self._live()
         except (Ended, PowerCut):
@@ -118,7 +118,7 @@ class Scenario:
         try:
             self.store = await open_store(self.disk, self.level)
         except (StorageError, OSError) as error:
-            # What does not let the store open is the operator's: the disk's own error, or the store's.
+            # Errors that prevent opening are for the operator: the disk's own error, or the store's.
             self.refused.append(str(error))
             return
         except Exception as error:
@@ -190,7 +190,7 @@ class Scenario:
         await self.read(1, 0)
 
     async def _check_live(self, *, is_all_served: bool) -> None:
-        """A store that goes on serves what it has acknowledged, once nothing strikes any more."""
+        """Checks that the running store serves what it has acknowledged once there are no more faults."""
         try:
             await check(self.store, self.promises, Durability.MEMORY, is_all_served=is_all_served)
         except (StorageError, RuntimeError) as error:
@@ -201,7 +201,8 @@ class Scenario:
             await check(self.store, self.promises, Durability.MEMORY, is_all_served=is_all_served)
 
     async def _attempt(self, act: Awaitable[Answer]) -> tuple[bool, Answer | None]:
-        """Does it; says whether it was answered, and what. Only the store's own errors count as a refusal."""
+        """Runs an operation. Returns whether it succeeded, and its result. Only the store's own errors count as
+        refusals."""
         try:
             return True, await act
         except StorageError as error:
@@ -216,7 +217,7 @@ class Scenario:
     # ------------------------------------------------------------------------------------------------- in a partition
 
     def _find(self, topic: int, partition: int) -> tuple[Partition, Epoch, PartitionKey] | None:
-        """None when it could not be made."""
+        """None if it could not be created."""
         found = self.store.partition(1, topic, partition)
         if found is None:
             return None
@@ -224,7 +225,7 @@ class Scenario:
         return found, self.promises.current(key, found), key
 
     async def append(self, topic: int, partition: int, *sizes: list[int], durability: Durability | None = None) -> None:
-        """Batches in one turn of the loop, one for each list of payload sizes."""
+        """Appends batches in one turn of the loop, one for each list of payload sizes."""
         known = self._find(topic, partition)
         if known is None:
             return
@@ -247,14 +248,14 @@ class Scenario:
             if is_done and appended is not None:
                 epoch.acknowledge(appended.base_offset, payloads, appended.durability)
                 if payloads[0] not in epoch.candidates.get(appended.base_offset, ()):
-                    # A batch before it was refused, so it was given that one's place.
+                    # An earlier batch was refused, so this one got its place.
                     epoch.begin(appended.base_offset, payloads)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
 
     async def read(self, topic: int, partition: int) -> None:
-        """By offset, by time and from the end: what comes is what was appended there."""
+        """Reads by offset, by time and from the end, and checks that the messages are those appended there."""
         known = self._find(topic, partition)
         if known is None:
             return
@@ -307,7 +308,7 @@ class Scenario:
             return
         ends = [segment.next_offset for segment in closed[:count]]
         before = epoch.firsts
-        # On a full disk they go one after the other.
+        # On a full disk they are deleted one by one.
         epoch.firsts = before | {*ends} if self._is_full() else before | {ends[-1]}
         if (await self._attempt(known[0].trim(ends[-1])))[0]:
             epoch.firsts = {ends[-1]}
@@ -328,7 +329,7 @@ class Scenario:
     # ------------------------------------------------------------------------------------------------- the catalogue
 
     async def _change(self, act: Callable[[], Coroutine[Any, Any, None]], change: Callable[[State], State]) -> bool:
-        """A fault strikes once: what was refused and is asked for again must be done then."""
+        """A fault occurs once: a refused change that is tried again must succeed."""
         self.promises.begin_change(change)
         is_done = (await self._attempt(act()))[0]
         if not is_done and self.asks_again and facts(self.store) not in {change(facts(self.store))}:
@@ -414,7 +415,7 @@ class Scenario:
 
 
 def _with(state: State, name: tuple[object, ...], value: object) -> State:
-    """Sets one fact; a topic that is not there has none."""
+    """Sets one fact. A topic that does not exist has none."""
     if not any(fact[:3] == name for fact in state):
         return state
     return frozenset(fact for fact in state if fact[:3] != name) | {(*name, value)}

@@ -1,7 +1,6 @@
-"""Segments to damage: batches whose every message says which one it is, and the log over a folder, without a store.
+"""Segments to damage: batches whose messages identify themselves, and a log on a folder, without a store.
 
-The content of a message follows from its offset, so that a reader needs nothing but the message to tell whether it is
-the right one.
+The content of a message follows from its offset, so a reader can verify it from the message alone.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FIRST_SEGMENT = "00000000000000000000"
 
 
 class FilesInMemoryOfTheSystem(Files):
-    """The real disk without its syncs: nothing here cuts the power, and thousands of syncs would only take time."""
+    """The real disk without syncs: there are no power failures here, and thousands of syncs would only take time."""
 
     def sync(self, handle: int) -> None:
         pass
@@ -41,7 +40,7 @@ class FilesInMemoryOfTheSystem(Files):
 
 @dataclass(frozen=True)
 class Piece:
-    """A batch as it stands in a log."""
+    """A batch in a log."""
 
     content: bytes
     position: int
@@ -62,7 +61,7 @@ class Piece:
 
 
 def payload_of(offset: int, size: int = 20, salt: str = "") -> bytes:
-    """What the message at an offset says."""
+    """The payload of the message at an offset."""
     return f"{salt}{offset}:".encode().ljust(size, b"abcdefghij"[offset % 10 : offset % 10 + 1])
 
 
@@ -75,7 +74,7 @@ def stamped(
     salt: str = "",
     payloads: Sequence[bytes] | None = None,
 ) -> bytes:
-    """A batch with its place, of messages with these payload sizes."""
+    """A stamped batch of messages with these payload sizes."""
     random_bytes = random.Random(base_offset).randbytes
     payloads = payloads or [payload_of(base_offset + i, size, salt) for i, size in enumerate(sizes)]
     batch = batches.build([batches.Message(payload) for payload in payloads], timestamp, random_bytes)
@@ -101,7 +100,7 @@ def joined(batch_pieces: Iterable[Piece]) -> bytes:
 
 
 class Opened(NamedTuple):
-    """A log on a folder, what recovery said, and what the log says from then on (the same list)."""
+    """A log on a folder, and one list of what recovery reported and the log reports from then on."""
 
     log: Log
     damage: list[Damage]
@@ -112,7 +111,7 @@ class Opened(NamedTuple):
         self.handles.close()
 
     def abandon(self) -> None:
-        """As a kill would: nothing more is written."""
+        """Closes without writing anything more, like a kill."""
         self.log.forget()
         self.handles.close()
 
@@ -136,7 +135,7 @@ def open_log(
 
 
 def append(log: Log, sizes: Sequence[int], *, partition: int = PARTITION, salt: str = "new") -> int:
-    """Writes one batch where the log goes on, and says where that was."""
+    """Writes one batch at the end of the log, and returns its offset."""
     base = log.next_offset
     batch = bytearray(stamped(sizes, base, partition=partition, salt=salt))
     entry = Entry(batch, base, base + len(sizes), START_TIME + base, batches.frame_positions(batch))
@@ -146,7 +145,7 @@ def append(log: Log, sizes: Sequence[int], *, partition: int = PARTITION, salt: 
 
 
 def messages_in(fetched: Fetched) -> list[tuple[int, bytes]]:
-    """Offset and payload of everything that was read; the batches are checked as a client would."""
+    """Offset and payload of everything that was read. The batches are checked as a client would."""
     view = memoryview(b"".join(fetched.buffers))
     found: list[tuple[int, bytes]] = []
     while view:
@@ -160,7 +159,7 @@ def messages_in(fetched: Fetched) -> list[tuple[int, bytes]]:
 
 
 def check_served(batch: memoryview) -> None:
-    """A whole batch or a slice of one: as `check`, but deltas need not begin with 0."""
+    """Checks a whole batch or a slice of one like `check`, but deltas need not begin with 0."""
     named = batches.header(batch)
     positions = batches.frame_positions(batch)
     bounds = [batches.start_of(positions, i) for i in range(named.message_count + 1)]
@@ -173,7 +172,7 @@ def check_served(batch: memoryview) -> None:
 
 
 def read_log(log: Log, offset: int = 0, count: int = 1 << 30) -> list[tuple[int, bytes]]:
-    """Everything from an offset on, in as many reads as it takes; each read must bring the reader further."""
+    """Everything from an offset on, in as many reads as it takes. Each read must make progress."""
     found = []
     while offset < log.next_offset:
         fetched = log.read(offset, count, 1 << 30, log.next_offset)
@@ -189,5 +188,5 @@ def expected(batch_pieces: Iterable[Piece], shapes_salt: str = "") -> list[tuple
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content."""
+    """Every file below a folder, with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,4 +1,4 @@
-"""A disk of one MiB: a tmpfs, mounted for one test. Only root may mount; a user namespace makes one root of itself."""
+"""A disk of one MiB: a tmpfs, mounted for one test. Only root may mount, but everyone is root in a user namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ kernel.apparmor_restrict_unprivileged_userns=0)"
 
 
 def on_a_small_disk(test: Callable[..., None]) -> Callable[..., None]:
-    """Mounts `tmp_path`/small for the test; where that is not allowed, runs the test in a namespace of its own."""
+    """Mounts `tmp_path`/small for the test. If that is not allowed, runs the test in a namespace of its own."""
 
     @functools.wraps(test)
     def mounted(tmp_path: Path, request: pytest.FixtureRequest, **arguments: object) -> None:
@@ -31,7 +31,7 @@ def on_a_small_disk(test: Callable[..., None]) -> Callable[..., None]:
             finally:
                 succeeds("umount", "--lazy", str(small))
         elif INSIDE not in os.environ and succeeds("unshare", "-rm", "true"):
-            # Inside it is root by name, and the folder that pytest keeps for root may be another's.
+            # Inside, it is root by name, and pytest's folder for root may belong to another user.
             folder = f"--basetemp={tmp_path / 'inside'}"
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, request.node.nodeid]
             child = subprocess.run(
@@ -59,7 +59,7 @@ def succeeds(*command: str) -> bool:
 
 
 def exhaust(small: Path, name: str = "filler") -> Path:
-    """Takes every byte that is left."""
+    """Uses every byte that is left."""
     path = small / name
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

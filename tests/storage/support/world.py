@@ -1,6 +1,6 @@
-"""A store in a folder of its own, clocks and disks that do as they are told, and messages to fill it with.
+"""A store in a folder of its own, disks that obey the test, and messages to fill it with.
 
-Every wait in these tests is for something that happens; `run` ends one that hangs.
+These tests wait only for events, never for time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from whippet.storage.store import Store, now_us
 
 Answer = TypeVar("Answer")
 
-"""Far beyond what any of these tests needs: reaching it means that something never happens."""
-
-"""Where the clocks of the tests begin, in us since 1970."""
-
 
 def random_bytes(length: int) -> bytes:
-    """Always the same ones: a failure can be repeated."""
+    """Always the same ones, so that a failure can be reproduced."""
     return hashlib.shake_128(b"whippet").digest(length)
 
 
@@ -42,12 +38,12 @@ def texts(*payloads: bytes | str) -> bytearray:
 
 
 def sized(count: int, payload_bytes: int, mark: bytes = b"x") -> bytearray:
-    """A batch of so many messages of one size."""
+    """A batch of `count` messages of one size."""
     return build([Message((mark * payload_bytes)[:payload_bytes])] * count, NOON, random_bytes)
 
 
 def split(buffers: Sequence[batches.Readable]) -> list[bytes]:
-    """The batches in what a read gave; each is checked as a client would, but for the deltas of a slice."""
+    """The batches in the result of a read."""
     content = b"".join(buffers)
     found = []
     while content:
@@ -59,7 +55,7 @@ def split(buffers: Sequence[batches.Readable]) -> list[bytes]:
 
 
 def stored(fetched: Fetched) -> list[StoredMessage]:
-    """The messages of a read, which must be as many as it says."""
+    """The messages of a read, after checking their number and the next offset."""
     found = [message for whole in split(fetched.buffers) for message in batches.messages(whole)]
     assert len(found) == fetched.messages
     if found:
@@ -79,7 +75,7 @@ def payloads(fetched: Fetched) -> list[bytes]:
 async def opened(
     path: object, *, files: Files | None = None, clock: Callable[[], int] | None = None, **options: Any
 ) -> AsyncIterator[Store]:
-    """A store that is closed at the end, with no saver unless one is asked for."""
+    """A store that is closed at the end, without a saver unless the options have one."""
     if isinstance(files, SlowDisk):
         # The event loop must not write to a disk that waits for the event loop.
         options = {"loop_append_bytes_max": 0, **options}
@@ -92,7 +88,7 @@ async def opened(
 
 
 async def with_topic(store: Store, partitions: int = 1) -> list[Partition]:
-    """Stream 0 and its topic 0, made if they are not there; all partitions."""
+    """All partitions of topic 0 in stream 0, both created if missing."""
     if 0 not in store.streams:
         await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
         await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
@@ -101,20 +97,20 @@ async def with_topic(store: Store, partitions: int = 1) -> list[Partition]:
 
 @contextlib.asynccontextmanager
 async def partition_in(path: object, **options: Any) -> AsyncIterator[Partition]:
-    """The only partition of a store that holds nothing else."""
+    """The only partition of a new store."""
     async with opened(path, **options) as store:
         yield (await with_topic(store))[0]
 
 
 class SlowDisk(Files):
-    """A disk on which writes to message logs wait while it is stopped, for one partition's folder or for all."""
+    """A disk on which writes to logs wait while it is stopped, for one partition's folder or for all."""
 
     def __init__(self) -> None:
         self.going = threading.Event()
         self.going.set()
         self.slow = ""
         self.reached = threading.Event()
-        """A write has come as far as the stop."""
+        """Set once a write has reached the stop."""
         self._paths: dict[int, str] = {}
 
     def stop(self, where: str = ".log") -> None:
@@ -139,7 +135,7 @@ class SlowDisk(Files):
 
 
 async def settled() -> None:
-    """Returns when the event loop has done all that it can do without the disk."""
+    """Returns when the event loop has done everything that it can do without the disk."""
     for _ in range(20):
         await asyncio.sleep(0)
 
