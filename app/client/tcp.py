@@ -150,11 +150,11 @@ class TcpConnection(asyncio.BufferedProtocol):
         if not self._pending:
             self._reason = self._reason or self._wire.unsolicited(head)
             return
-        asked, future = self._pending.popleft()
+        prepared, future = self._pending.popleft()
         if future.done():
             return
         try:
-            future.set_result(self._wire.decode_response(asked, head, body))
+            future.set_result(self._wire.decode_response(prepared, head, body))
         except CommandError as refused:
             future.set_exception(refused)
 

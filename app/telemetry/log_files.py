@@ -109,7 +109,7 @@ class _File(logging.Handler):
         self._stream = os.fdopen(handle, "ab", buffering=0)
         found = os.fstat(handle)
         self._size = found.st_size
-        self._begun_at = min(self._clock(), found.st_mtime) if found.st_size else self._clock()
+        self._started_at = min(self._clock(), found.st_mtime) if found.st_size else self._clock()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -133,7 +133,7 @@ class _File(logging.Handler):
         """May be called on any thread."""
         self.acquire()
         try:
-            if self._size and self._clock() - self._begun_at >= self._settings.retention:
+            if self._size and self._clock() - self._started_at >= self._settings.retention:
                 self._rotate()
             self._remove_old()
         except OSError as error:
