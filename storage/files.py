@@ -28,6 +28,8 @@ _fallocate = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", 
 if _fallocate is not None:
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
+RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 8)
+
 KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE, which the os module does not have."""
 
@@ -59,6 +61,17 @@ class Files:
     def read(self, handle: int, length: int, position: int) -> bytes:
         """Returns less than `length` bytes only at the end of the file, or above Linux's 2 GiB a call."""
         return os.pread(handle, length, position)
+
+    def read_cached(self, handle: int, length: int, position: int) -> Buffer | None:
+        """Reads what the operating system has in memory, without waiting for the disk. None if it does not have all of
+        it, or cannot tell."""
+        content = bytearray(length)
+        try:
+            taken = os.preadv(handle, (content,), position, RWF_NOWAIT)
+        except OSError:
+            # EAGAIN: a disk would be needed. EOPNOTSUPP: this file system cannot tell. The rest shows in a plain read.
+            return None
+        return content if taken == length else None
 
     def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """Writes at a position and returns how many bytes were written, which may be fewer than given."""

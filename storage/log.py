@@ -18,12 +18,15 @@ from whippet.storage import recovery, scan
 from whippet.storage.files import Files, write_all, write_some
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.layout import log_file
-from whippet.storage.log_reader import LogReader
+from whippet.storage.log_reader import Fetched, LogReader, cut_to_request, last_to_read
 from whippet.storage.producer_file import ProducerFile
 from whippet.storage.producers import Bounds, Record
 from whippet.storage.segment import Damage, Segment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+LOOP_READ_BYTES_MAX = 256 << 10
+"""Copying more than this takes long enough to keep other requests waiting."""
 
 
 class Entry(NamedTuple):
@@ -204,6 +207,27 @@ class Log(LogReader):
         self.size_bytes += size
         self._unsynced[segment.start_offset] = None
         return True
+
+    def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
+        """Reads on the event loop what the operating system has in memory of the last segment, while the shard has
+        nothing to do for the partition. None if the shard has to read it."""
+        segment, handle = self.segments[-1], self._lent
+        if handle is None or offset < segment.start_offset:
+            return None
+        index = segment.index
+        assert index is not None
+        first = index.holding(offset)
+        # If every batch had one message: a request that may need more is worth the hop to the shard.
+        most = min(first + count, len(index))
+        if first == most or index.end_position(most - 1) - index.position(first) > LOOP_READ_BYTES_MAX:
+            return None
+        last = last_to_read(index, first, offset, count, room, end)
+        position = index.position(first)
+        length = index.end_position(last - 1) - position if last > first else 0
+        content = self._files.read_cached(handle, length, position) if length else None
+        if content is None or not self._good(segment, index, view := memoryview(content), first, last):
+            return None
+        return cut_to_request(index, view, first, last, offset, count, room, at_least_one=True)[0]
 
     def _end_loan(self) -> None:
         if self._lent is not None:

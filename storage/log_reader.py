@@ -90,22 +90,17 @@ class LogReader:
     ) -> tuple[Fetched, int]:
         index = self._index(segment)
         first = index.holding(offset)
-        last, messages, size = first, 0, 0
-        batch_count = len(index)
-        while last < batch_count and messages < count and size < room and index.base_offset(last) < end:
-            messages += index.next_offset(last) - max(offset, index.base_offset(last))
-            size += index.length(last)
-            last += 1
+        last = last_to_read(index, first, offset, count, room, end)
         if first == last:
             # Nothing more in this segment. After its last batch there may be a gap before the next segment.
-            return Fetched([], 0, segment.next_offset if first == batch_count else offset), 0
+            return Fetched([], 0, segment.next_offset if first == len(index) else offset), 0
         position = index.position(first)
         length = index.end_position(last - 1) - position
         content = memoryview(self._read_file(segment, length, position))
         if len(content) < length or not self._good(segment, index, content, first, last):
             self._rescan(segment)
             return self._read_segment(segment, offset, count, room, end, at_least_one)
-        return _slice(index, content, first, last, offset, count, room, at_least_one)
+        return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
 
     def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
         path = log_file(self.folder, segment.start_offset)
@@ -240,7 +235,18 @@ class LogReader:
         return index
 
 
-def _slice(
+def last_to_read(index: Index, first: int, offset: int, count: int, room: int, end: int) -> int:
+    """The batch after the last one that a read needs, if it begins with the batch `first`."""
+    last, messages, size = first, 0, 0
+    batch_count = len(index)
+    while last < batch_count and messages < count and size < room and index.base_offset(last) < end:
+        messages += index.next_offset(last) - max(offset, index.base_offset(last))
+        size += index.length(last)
+        last += 1
+    return last
+
+
+def cut_to_request(
     index: Index, content: memoryview, first: int, last: int, offset: int, count: int, room: int, at_least_one: bool
 ) -> tuple[Fetched, int]:
     """Cuts the bytes of the batches first .. last-1 to what was requested. Whole batches in a row stay one buffer."""

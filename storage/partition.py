@@ -334,8 +334,11 @@ class Partition:
                 until = min(end, self.written)
                 if offset >= until:
                     break
-                read = partial(self._pipeline.log.read, offset, wanted, left, until)
-                more = await self._pipeline.call(read, brief=True)
+                fetched = self._pipeline.read_on_loop(offset, wanted, left, until)
+                if fetched is None:
+                    read = partial(self._pipeline.log.read, offset, wanted, left, until)
+                    fetched = await self._pipeline.call(read, brief=True)
+                more = fetched
             if found.messages and more.messages and sum(map(len, more.buffers)) > left:
                 # The next message alone is larger than what is left: the next read returns it.
                 break

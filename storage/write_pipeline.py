@@ -32,6 +32,7 @@ from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.log_reader import Fetched
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
 from whippet.storage.shard import Shard, WriteItem, Written
@@ -216,8 +217,7 @@ class WritePipeline:
         if (
             size > self._shared.options.loop_append_bytes_max
             or self._gathered
-            or self._write_items_reported != self._write_items
-            or self.calls_at_shard
+            or self._is_at_shard
             or self._producers.due
             or self._settings.durability is not Durability.WRITTEN
         ):
@@ -236,6 +236,15 @@ class WritePipeline:
         if self._readers:
             self._readers.advance(self.reached)
         return True
+
+    def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
+        """Reads a few messages on the event loop. None if the shard has to read them."""
+        return None if self._is_at_shard else self.log.read_on_loop(offset, count, room, end)
+
+    @property
+    def _is_at_shard(self) -> bool:
+        """Whether the shard has anything to do for this partition, so that the event loop may not use the log."""
+        return self._write_items_reported != self._write_items or self.calls_at_shard > 0
 
     def all_reached(self, level: Durability) -> asyncio.Future[None]:
         """A future that is done when everything appended so far has reached level WRITTEN or SYNCED."""

@@ -269,6 +269,13 @@ class SimulatedDisk(Files):
             raise _error(errno.EISDIR, f"handle {handle}")
         return bytes(file.content[position : position + length])
 
+    def read_cached(self, handle: int, length: int, position: int) -> Buffer | None:
+        try:
+            content = self.read(handle, length, position)
+        except OSError:
+            return None
+        return content if len(content) == length else None
+
     def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         fault = self._begin("write", self._path_of(handle))
         file = self._writable(handle)

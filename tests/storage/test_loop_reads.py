@@ -1,0 +1,150 @@
+"""Small reads that the event loop makes itself, from what the operating system has in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.support.world import offsets, opened, partition_in, payloads, sized, texts, with_topic
+from whippet.storage.files import Buffer, Files
+from whippet.storage.log import LOOP_READ_BYTES_MAX
+from whippet.storage.partition import Partition
+from whippet.storage.shard import Shard
+
+LOG = "streams/0/topics/0/partitions/0/00000000000000000000.log"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The calls that a shard has run."""
+    found: list[Any] = []
+    call = Shard.call
+
+    def counted(self: Shard, function: Callable[[], Any], **options: Any) -> Any:
+        found.append(function)
+        return call(self, function, **options)
+
+    monkeypatch.setattr(Shard, "call", counted)
+    yield found
+
+
+async def filled(partition: Partition, messages: int = 30) -> None:
+    for number in range(messages):
+        await partition.append(texts(f"{number}"))
+
+
+async def test_a_few_messages_of_the_last_segment_are_read_without_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        await filled(partition)
+        calls.clear()
+        assert payloads(await partition.read(7, 3)) == [b"7", b"8", b"9"]
+        assert payloads(await partition.read(29, 9)) == [b"29"]
+        assert payloads(await partition.read(0, 1, room=1)) == [b"0"]
+        assert not calls
+
+
+async def test_what_is_not_in_memory_is_left_to_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+    class Cold(Files):
+        def read_cached(self, handle: int, length: int, position: int) -> Buffer | None:
+            return None
+
+    async with partition_in(tmp_path, files=Cold(), tail_bytes_max=0) as partition:
+        await filled(partition)
+        calls.clear()
+        assert payloads(await partition.read(7, 3)) == [b"7", b"8", b"9"]
+        assert len(calls) == 1
+
+
+async def test_large_reads_and_closed_segments_are_left_to_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+    async with partition_in(tmp_path, tail_bytes_max=0, segment_bytes=600_000) as partition:
+        for _ in range(7):
+            await partition.append(sized(1, 100_000))
+        await partition.append(texts("last"))
+        await partition.append(texts("last"))
+        assert (await partition.closed_segments())[-1].next_offset == 6
+        for offset, count, through_shard in ((6, 1, False), (6, 9, False), (0, 1, True), (5, 2, True)):
+            calls.clear()
+            assert offsets(await partition.read(offset, count)) == list(range(offset, min(offset + count, 9)))
+            assert bool(calls) is through_shard, (offset, count)
+    assert LOOP_READ_BYTES_MAX < 300_000
+    async with partition_in(tmp_path / "other", tail_bytes_max=0) as partition:
+        for _ in range(3):
+            await partition.append(sized(1, 100_000))
+        for count, through_shard in ((2, False), (3, True)):
+            calls.clear()
+            assert len(offsets(await partition.read(0, count))) == count
+            assert bool(calls) is through_shard
+
+
+async def test_while_the_shard_has_work_for_the_partition_it_reads_as_well(tmp_path: Path, calls: list[Any]) -> None:
+    going = threading.Event()
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        await filled(partition)
+        first = partition._pipeline.call(going.wait)
+        calls.clear()
+        assert partition._pipeline.read_on_loop(0, 1, 10_000, 30) is None
+        going.set()
+        await first
+        assert partition._pipeline.read_on_loop(0, 1, 10_000, 30) is not None
+
+
+async def test_damage_that_the_loop_meets_is_reported_and_the_messages_around_it_are_served(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await filled(partition, 10)
+    content = bytearray((tmp_path / LOG).read_bytes())
+    size = len(content) // 10
+    content[4 * size + 300] ^= 1
+    (tmp_path / LOG).write_bytes(content)
+    async with opened(tmp_path, tail_bytes_max=0) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("10"))
+        assert payloads(await partition.read(3, 1)) == [b"3"]
+        assert payloads(await partition.read(4, 2)) == [b"5", b"6"]
+        assert len(store.damage) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_loop_reads_what_the_shard_reads(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    async with partition_in(tmp_path, tail_bytes_max=0, segment_bytes=40_000) as partition:
+        for _ in range(120):
+            await partition.append(sized(chance.choice((1, 1, 2, 20)), chance.choice((1, 30, 300))))
+        log = partition._pipeline.log
+        end, compared = partition.readable, 0
+        for _ in range(400):
+            offset, count = chance.randrange(end), chance.choice((1, 2, 7, 100))
+            room, until = chance.choice((1, 400, 3000, 1 << 20)), chance.choice((end, chance.randint(offset + 1, end)))
+            found = log.read_on_loop(offset, count, room, until)
+            if found is None:
+                continue
+            compared += 1
+            expected = await partition._pipeline.call(lambda: log.read(offset, count, room, until))  # noqa: B023
+            assert (b"".join(found.buffers), *found[1:]) == (b"".join(expected.buffers), *expected[1:])
+        assert compared > 20
+
+
+def test_a_cached_read_is_whole_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    handle = files.open_for_writing(f"{tmp_path}/file")
+    try:
+        files.write(handle, (b"0123456789",), 0)
+        known = files.read_cached(handle, 4, 3)
+        if known is None:
+            pytest.skip("this file system cannot tell what is in memory")
+        assert bytes(known) == b"3456"
+        assert files.read_cached(handle, 8, 3) is None
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        monkeypatch.setattr(os, "preadv", refuse)
+        assert files.read_cached(handle, 4, 3) is None
+    finally:
+        files.close(handle)
