@@ -1,7 +1,7 @@
 """The segments of one partition on the disk: what LogReader reads, plus writing, syncing and deleting.
 
-A `Log` belongs to the thread of one shard, which makes all calls; nothing here is shared or locked. Opening a log is
-recovery's work (recovery.py).
+A `Log` belongs to the thread of one shard, and nothing here is locked. The one exception is `write_on_loop`, which the
+event loop calls while the shard has nothing to do for the partition. Opening a log is recovery's work (recovery.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Log(LogReader):
         self._reserved: int | None = None
         """The start offset of the segment whose blocks are reserved."""
         self._lent: int | None = None
-        """The handle of the last segment while it is lent to the event loop; until the next sync at the latest."""
+        """The handle of the last segment while it is lent to the event loop, until the next sync at the latest."""
         self._loop_error: BaseException | None = None
         self._names_unsynced = False
         # What is found at a start was synced when the store was closed, or is synced when the folder is entered.
@@ -166,7 +166,8 @@ class Log(LogReader):
     def _write_buffers(
         self, handle: int, buffers: Sequence[batches.Writable], position: int
     ) -> tuple[int, OSError | None]:
-        """As `write_some`; what the disk refused on the event loop is not tried again."""
+        """Like `write_some`, but raises or returns an error that a write on the event loop met, without trying
+        again."""
         error, self._loop_error = self._loop_error, None
         if error is None:
             return write_some(self._files, handle, buffers, position)

@@ -1,6 +1,7 @@
 """The way of appended batches from memory to the disk, for one partition, as far as the event loop is concerned.
 
-    add        takes a stamped batch: it is in the memory tail, and gathered for the shard
+    add        takes a stamped batch: it is in the memory tail, and gathered for the shard; a small one is written at
+               once, on the event loop, if the shard has nothing to do for the partition
     hand_over  gives the shard everything that was gathered, at once or at the end of the turn of the loop
     on_written takes the result of a write round: wakes the callers that waited, or deals with the failure
 
@@ -137,7 +138,7 @@ class WritePipeline:
         self._offsets = offsets
         self._generation = log.generation
         self._state: LogState | None = log.state
-        """As of the last report; None after an append on the event loop."""
+        """The log's files as of the last report; None after an append on the event loop."""
         self._write_items = self._write_items_reported = 0
         self._rests_until = 0.0
         """Until then the shard writes everything, because the disk was slow."""
@@ -161,7 +162,7 @@ class WritePipeline:
 
     @state.setter
     def state(self, state: LogState) -> None:
-        # A result may be looked at some turns after it was reported, and appends on the loop may have come since.
+        # There may have been appends on the loop since the shard reported this result.
         if self._state is not None:
             self._state = state
 
@@ -173,7 +174,7 @@ class WritePipeline:
         """The offset after the last message that has a durability; None: that is readable."""
         return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
 
-    # --------------------------------------------------------------------------------------------------- from memory on
+    # ------------------------------------------------------------------------------------------ adding and handing over
 
     def add(self, entry: Entry, level: Durability) -> asyncio.Future[None] | None:
         """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
@@ -211,9 +212,9 @@ class WritePipeline:
         return reached
 
     def _write_on_loop(self, entry: Entry, size: int) -> bool:
-        """Writes a small batch on the event loop, where nothing else of this partition is on its way. A hop to the
-        shard's thread and back takes longer than handing a few bytes to the operating system; but a disk that keeps the
-        loop waiting is left to the shard for a while."""
+        """Writes a small batch on the event loop if nothing else of this partition is in progress. A hop to the shard's
+        thread and back takes longer than handing a few bytes to the operating system. After a write that was slow, the
+        shard writes everything for a while."""
         if (
             size > self._shared.options.loop_append_bytes_max
             or self._gathered

@@ -271,3 +271,21 @@ async def test_the_first_group_of_a_topic_survives_a_power_failure(tmp_path: Pat
     for cut in cuts:
         async with opened("/data", files=cut) as found:
             assert found.streams[0].topics[0].groups == {0: group}
+
+
+async def test_a_topic_whose_removal_could_not_be_undone_can_be_removed_by_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(5, "I/O error", "a folder")
+
+    async with opened(tmp_path) as store:
+        await with_topic(store, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(store.catalog, "remove_topic", refuse)
+            patch.setattr(store.catalog, "restore", refuse)
+            with pytest.raises(CatalogueError):
+                await store.remove_topic(0, 0)
+        assert len(store.unavailable) == 2
+        await store.remove_topic(0, 0)
+        assert (store.streams[0].topics, store.unavailable) == ({}, {})
