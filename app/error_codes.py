@@ -160,7 +160,7 @@ class Code(enum.IntEnum):
     INVALID_PRODUCER = 20001
     PRODUCER_FENCED = 20002
     PRODUCER_SEQUENCE_PASSED = 20003
-    # Told over HTTP and to browsers; `on_the_wire` has what the binary protocols say instead.
+    # Reported over HTTP and to browsers; `on_the_wire` maps them to other codes for the binary protocols.
     TOO_MANY_LOGINS = 20010
     TOO_MANY_ENDED_TOKENS = 20011
     TOO_MANY_CONSUMER_GROUPS = 20012

@@ -24,7 +24,7 @@ parent = int(sys.argv[1])
 while os.getppid() == parent:
     sum(range(100_000))
 """
-"""Ends by itself when whoever started it is gone, however that happened."""
+"""Ends by itself when the process that started it is gone, however that happened."""
 NOTHING_SELECTED = 5
 """pytest's exit code."""
 

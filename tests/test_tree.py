@@ -27,7 +27,7 @@ def named(path: Path) -> str:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The full names of the modules, and of what is taken from them."""
+    """Yields the full names of imported modules, and of what is imported from them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -87,7 +87,7 @@ def test_http_statuses_are_those_of_the_reference() -> None:
         401: {40, 53, 77, 78},
         403: {41, 4108},
         404: {20, 100, 1009, 2010, 3007, 3021, 4000, 5000, 5003, 5006},
-        # Not the reference's: those who number their sends, or name the incarnation of a partition, are told these.
+        # Not Iggy's: clients get these if they number their sends, or name the incarnation of a partition.
         409: {59, 85, 87, 92, 93, 94, 20002, 20003},
         # Not the reference's either. Over the binary protocols they have other numbers, or do not occur.
         429: {90, 20010, 20011},

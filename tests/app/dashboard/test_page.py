@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what somebody sees who signs in and looks at a server at work."""
+"""The dashboard in a real browser: what a user sees after signing in to a busy server."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_streams_and_topics_are_shown_with_rates_and_groups_with_lag(page: Page,
     expect(busy).to_contain_text("0 B")
     expect(table.get_by_role("rowheader", name="figures")).to_contain_text("2 topics")
     server.send("figures", "busy", *["x"] * 500)
-    # The sample in which they came says their rate, and the next that there are none any more.
+    # The sample after they were sent reports their rate, and the next one that there are no more.
     page.evaluate(
         """() => {
           globalThis.most = 0

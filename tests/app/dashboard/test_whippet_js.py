@@ -305,7 +305,7 @@ def test_nothing_is_lost_or_duplicated_when_the_server_is_killed_under_a_produce
                 server.kill()
                 until(page, "client.state === 'waiting'")
                 server.come_back()
-            # Whether it is back or not: it has been told nothing of this topic yet, and knows where it was.
+            # Whether it has reconnected or not, it has received nothing of this topic yet, and knows its position.
             server.send("s", "quiet", "said meanwhile")
             producer.wait_for(50)
         finally:
