@@ -1,4 +1,4 @@
-"""What is used of aioquic's internals is still what it was when our code was written for it.
+"""The internals of aioquic that are used or overridden are those that the code was written for.
 
 A failure here after an upgrade names what has changed: read the new version, adapt what overrides it, and only then
 change what this test expects.
@@ -33,7 +33,7 @@ OURS = (
 )
 VERSION = "1.7.2"
 PRIVATE_NAMES_MAX = 76
-"""It may become fewer."""
+"""It may only decrease."""
 OVERRIDDEN = {
     "Context._server_handle_hello": "ce53cc7baafe",
     "Context.handle_message": "6a388255ca3f",

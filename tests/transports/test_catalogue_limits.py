@@ -44,7 +44,7 @@ async def with_topic(made: World, partitions: int = 1) -> Person:
 
 
 async def outcomes(*asked: Any) -> list[Code | None]:
-    """Carried out at the same time; None: not refused."""
+    """Executed at the same time; None: not refused."""
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert all(isinstance(each, CommandError) for each in found if isinstance(each, BaseException)), found
     return [each.code if isinstance(each, CommandError) else None for each in found]
@@ -79,7 +79,7 @@ async def test_a_topic_counts_with_all_its_partitions_and_is_refused_beyond_the_
         assert await refusal(root.execute(requests.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
         assert await refusal(root.execute(requests.CreateTopic("s", "other", 4))) is Code.TOO_MANY_PARTITIONS
         await root.execute(requests.CreateTopic("s", "other", 3))
-        # Without partitions it takes no place.
+        # Without partitions it does not count.
         await root.execute(requests.CreateTopic("s", "empty", 0))
         await root.execute(requests.DeleteTopic("s", "t"))
         await root.execute(requests.CreateTopic("s", "larger", 7))
@@ -169,7 +169,7 @@ async def test_a_limited_number_of_consumers_may_store_offsets(tmp_path: Path) -
             await store("one more")
         await store("consumer 0", 1)
         await store("one more", partition=1)
-        # Groups have places of their own.
+        # Groups are counted separately.
         await root.execute(requests.CreateConsumerGroup("s", "t", "g"))
         await root.execute(requests.JoinConsumerGroup("s", "t", "g"))
         await root.execute(requests.StoreConsumerOffset(Consumer(ConsumerKind.GROUP, "g"), "s", "t", 0, 0))

@@ -1,4 +1,4 @@
-"""The certificate that is made and kept, those of files, and what is read again while the server runs."""
+"""Self-signed and configured certificates, and their renewal while the server runs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_renewed_certificate_is_used_unless_it_is_invalid(tmp_path: Path, capl
 
 
 def served(context: ssl.SSLContext) -> bytes | None:
-    """What a client is shown."""
+    """The certificate that a client receives."""
     client = ssl.create_default_context()
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()

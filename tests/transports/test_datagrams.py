@@ -1,4 +1,4 @@
-"""Many datagrams in one call, both ways: nothing is lost, joined or cut that was not sent so."""
+"""Many datagrams in one call, in both directions: none is lost, joined or split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whippet.transports.listening import ListenError
 
 
 class End:
-    """One of two sockets that talk to each other."""
+    """One of two sockets that send to each other."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link

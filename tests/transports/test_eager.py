@@ -1,4 +1,4 @@
-"""A coroutine that is no task: done at once if it can be, else when what it waits for is there."""
+"""Coroutines that run without a task: done at once if they never wait, or else when what they wait for is done."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A server process under floods: what they take is bounded, others are served meanwhile, and nothing of them stays.
+"""A server process under floods: what they take is limited, other clients are served meanwhile, and nothing remains.
 
 Memory is that of the process, as the operating system counts it. After each flood there are the same objects, tasks and
-open files in it as before the first, and its log knows of no defect.
+open files in it as before the first, and its log has no unexpected error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from whippet.transports.quic import RETRY_ABOVE
 MIB = 1 << 20
 EACH = 100
 GROWTH_MAX = 64 * MIB
-"""Of the process, by a flood. What threads and allocators have once used they keep."""
+"""What a flood may add to the process. What threads and allocators have used once they keep."""
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 SETTINGS = {
     "IGGY_ROOT_USERNAME": "root",
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 class Besieged:
-    """A server, and how it was before anybody came."""
+    """A server, and its state before the first client."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -89,7 +89,7 @@ class Besieged:
         return int(found.group(1))
 
     async def serves(self) -> None:
-        """Somebody new on each of the ports."""
+        """A new client on each of the ports."""
         async with await self.root() as root:
             await root.ping()
             await root.get_streams()
@@ -104,7 +104,7 @@ class Besieged:
 
     @contextlib.asynccontextmanager
     async def flooded(self) -> AsyncIterator[None]:
-        """Others are served as long as the flood lasts, and once more."""
+        """Other clients are served during the flood, and once more after it."""
         over, most = asyncio.Event(), 0
 
         async def witness() -> None:
@@ -150,11 +150,11 @@ HALF = (
     handshake("/") + frame(2, b"\x04\0\0\0")[:7],
     handshake("/ws") + frame(1, b'{"id":1,"cmd":"pi')[:9],
 )
-"""What is said on a connection, and no more."""
+"""Everything that a connection sends."""
 
 
 async def test_connections_that_stop_after_they_open(besieged: Besieged) -> None:
-    """They are there at the same time, and each is closed when its time is over."""
+    """They are open at the same time, and each is closed when its time is over."""
 
     async with besieged.flooded():
         links = [(await asyncio.open_connection(*besieged.address("http")), said) for said in HALF * EACH]
@@ -162,7 +162,7 @@ async def test_connections_that_stop_after_they_open(besieged: Besieged) -> None
             head, end, rest = said.partition(b"\r\n\r\n")
             writer.write(head + end)
             if rest:
-                # A client says nothing until its upgrade is answered.
+                # A client sends nothing until its upgrade is answered.
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(rest)
         for (reader, writer), _ in links:
@@ -174,13 +174,13 @@ async def test_connections_that_stop_after_they_open(besieged: Besieged) -> None
 
 
 def unfinished(rng: random.Random) -> bytes:
-    """As an Initial looks from outside; what is in it nobody can read."""
+    """It looks like an Initial from outside; its content cannot be decrypted."""
     head = b"\xc0" + VERSION_1 + b"\x08" + rng.randbytes(8) + b"\x08" + rng.randbytes(8) + b"\0\x44\x80"
     return (head + rng.randbytes(1152)).ljust(1200, b"\0")
 
 
 async def test_quic_handshakes_from_many_addresses_that_never_finish(besieged: Besieged) -> None:
-    """All of the loopback's addresses are our own. What is said to them is no more than three times what they said."""
+    """All addresses of the loopback are our own. They get no more than three times what they sent."""
     rng = random.Random(1)
     hellos = [hello() for _ in range(100)]
 
@@ -227,7 +227,7 @@ async def test_ten_thousand_subscribes_on_one_connection(besieged: Besieged) -> 
 
 
 async def test_subscribers_that_stop_reading(besieged: Besieged) -> None:
-    """With all the credit that there is. They are cut off; somebody who reads hears everything."""
+    """With the highest credit. They are closed; a client that reads receives everything."""
 
     async with besieged.flooded():
         stalled = [await channel(besieged, receive_bytes=4096) for _ in range(10)]
@@ -252,7 +252,7 @@ async def test_subscribers_that_stop_reading(besieged: Besieged) -> None:
 async def channel(
     besieged: Besieged, receive_bytes: int | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """One that has signed in."""
+    """A client that has signed in."""
     link = socket.socket()
     if receive_bytes is not None:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -265,7 +265,7 @@ async def channel(
 
 
 async def text(reader: asyncio.StreamReader) -> bytes:
-    """The next one that is said."""
+    """The next message."""
     _, size = await reader.readexactly(2)
     if size == 126:
         size = int.from_bytes(await reader.readexactly(2), "big")

@@ -1,8 +1,9 @@
-"""A live server against clients that send anything: valid requests, changed ones, pieces, in any order, from all sides,
-over every transport at the same time.
+"""A live server against clients that send anything: valid requests, changed ones, fragments, in any order, over every
+transport at the same time.
 
-Afterwards it serves as before, its memory is level, nothing of them is left in it, and its log knows of no defect.
-`make fuzz SECONDS=600` for long; WHIPPET_FUZZ_SEED repeats a run as far as several connections at once can be repeated.
+Afterwards it works as before, its memory is level, nothing of the clients remains, and its log has no unexpected error.
+`make fuzz SECONDS=600` runs longer; WHIPPET_FUZZ_SEED repeats a run as far as several connections at once can be
+repeated.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ SETTINGS = ROOT | {
     "IGGY_PERSONAL_ACCESS_TOKEN_MAX_TOKENS_PER_USER": "10",
 }
 ALL_BUT_USERS = everywhere(**dict.fromkeys(set(GlobalPermissions.__struct_fields__) - {"manage_users"}, True))
-"""Whoever may change users may lock out everybody, the test included; changing users is fuzzed with care below."""
+"""A client that may change users may lock out everybody, the test included; changing users is fuzzed separately
+below."""
 ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 BAD_SIGNS = ("Traceback", "defect", "ERROR", "Warning", "unexpected error", "never awaited", "never retrieved")
 
@@ -97,7 +99,7 @@ def _ended_well(gateway: Gateway) -> None:
 
 
 async def _stopped_in_the_middle(gateway: Gateway) -> None:
-    """Told to stop while everybody sends, which they do until nobody listens any more."""
+    """Stopped while all clients send, which they do until nobody listens any more."""
     address = address_of(gateway)
     await _serves_fully(address)
     place = place_of(gateway, await _token(address, "the middle"))
@@ -142,14 +144,14 @@ async def _rounds(gateway: Gateway, seconds: int) -> None:
             before = leftovers.there()
         sizes.append(_resident_bytes(gateway))
     print("resident after each round, MiB:", [size // MIB for size in sizes])  # noqa: T201
-    # What was freed is kept by the C library, up to 64 MiB a heap; what is in use is looked at below.
+    # The C library keeps freed memory, up to 64 MiB a heap; memory in use is checked below.
     assert max(sizes[1:]) < sizes[0] + 128 * MIB, f"seed {SEED}: {sizes}"
     await _until_they_have_left(gateway)
     assert not (more := leftovers.more(before)), f"seed {SEED}: {more}"
 
 
 async def _until_they_have_left(gateway: Gateway) -> None:
-    """Those who have vanished are there until they have been silent for a while."""
+    """Clients that have vanished count as connected until they have been silent for a while."""
     deadline = time.monotonic() + LEFT_SECONDS
     while left := CONNECTED.findall(gateway.get("/metrics").text):
         assert time.monotonic() < deadline, f"seed {SEED}: {left}"
@@ -162,7 +164,7 @@ def _resident_bytes(gateway: Gateway) -> int:
 
 
 async def _changing_users(address: str, rng: random.Random, end: float) -> None:
-    """As root: users are made and given permissions, both spoilt; nobody is renamed, deactivated or deleted."""
+    """As root: creates users and sets permissions, both corrupted; nobody is renamed, deactivated or deleted."""
     host, port = address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     names_bob = asked(requests.DeleteUser("bob"))[8:]
@@ -188,9 +190,9 @@ async def _changing_users(address: str, rng: random.Random, end: float) -> None:
 
 
 async def _serves_fully(address: str) -> None:
-    """A normal client does everything, and clears away what the others have left."""
+    """A normal client does everything, and removes what the others have left."""
     async with await App.connect(f"iggy://root:rootZroot@{address}") as root:
-        # A connection that is gone may have a command in hand still, which deletes the same or makes one more.
+        # A lost connection may still have a command in progress, which deletes the same or creates another.
         while streams := await root.get_streams():
             for stream in streams:
                 try:

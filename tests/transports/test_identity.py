@@ -1,4 +1,4 @@
-"""A session acts only as the user who logged in: over real sockets, as an attacker would see it."""
+"""A session acts only for the user who logged in: over real sockets, as an attacker would see it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_new_password_invalidates_stolen_tokens_and_their_refresh(tmp_pa
             refreshed = await link.ask(made.request("POST", "/users/refresh-token", {"token": token}))
             assert refreshed.status == 401
         assert (await made.world.gateway.users.log_in("alice", "another", HOME)).id == 1
-        # Over a restart as well: the tokens of before stay void.
+        # Also after a restart: the earlier tokens stay invalid.
         again = await make_api(made.world, made.world.store)
         assert await again.access_tokens.authenticate(stolen) is None
         await again.close()

@@ -1,4 +1,4 @@
-"""Sockets to listen on: what port 0 becomes, and the one line that says why an address cannot be had."""
+"""Listening sockets: the port that replaces 0, and the one line that reports why an address cannot be used."""
 
 from __future__ import annotations
 

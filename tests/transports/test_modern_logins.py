@@ -109,7 +109,7 @@ async def test_only_supported_versions_may_log_in(tmp_path: Path) -> None:
             newest, oldest = struct.unpack_from("<II", reply.head, 144)
             assert 1 <= oldest == packed(0, 11, 0) <= newest == packed(0, 12, 2)
             assert reply.head[128:144] == CLIENT
-        # Who was logged in still is.
+        # The previous login is still valid.
         assert not await client.refused(commands.GetMe())
 
 
@@ -180,7 +180,7 @@ async def test_a_refused_login_has_a_reason_and_may_be_tried_again(tmp_path: Pat
             assert reply.head[128:152] == CLIENT + bytes(8)
             assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
         assert (await client.register()).evicted is None
-        # A login that fails takes nothing from who has logged in.
+        # A failed login does not end the previous one.
         assert (await client.register(alice)).evicted == Reason.INVALID_CREDENTIALS
         assert not await client.refused(commands.CreateStream("s"))
 
@@ -210,7 +210,7 @@ async def test_a_client_may_log_in_as_another_user_after_a_logout(tmp_path: Path
         reply = await client.say(logout)
         assert (reply.operation, reply.refused, reply.body) == (LOGOUT, 0, b"")
         assert world.listener.gateway.replay_caches._sessions == {}
-        # Again, and everything else is over.
+        # Again, and everything else has ended.
         assert not (await client.say(logout)).refused
         assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
         assert (await client.demand(commands.CreateStream("x"))).evicted == Reason.NO_SESSION
@@ -221,7 +221,7 @@ async def test_a_client_may_log_in_as_another_user_after_a_logout(tmp_path: Path
 
 
 async def test_a_refused_logout_ends_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sent ahead, when the user is deactivated before its turn comes."""
+    """Pipelined; the user is deactivated before its turn comes."""
 
     async with served(tmp_path) as world:
         client = await root(world)
@@ -315,7 +315,7 @@ async def test_a_partition_to_be_handed_over_is_skipped_until_its_messages_are_c
         before = await client.get(sync)
         assert len(before.partitions) == 1
         promised = 1 - before.partitions[0]
-        # Whose it is going to be has nothing yet: twelve bytes, because a member it is.
+        # Twelve bytes, because the client is a member, although it has no partition yet.
         assert (await other.get(sync)).partitions == ()
         reply = await other.demand(commands.PollMessages(GROUP, 0, 0, promised, NEXT, 10, False))
         assert reply.content[:4] == b"\xff\xff\xff\xff"
@@ -384,7 +384,7 @@ async def test_attaching_needs_an_existing_session_of_the_same_user(tmp_path: Pa
         assert not (await member.register()).refused
         for client, number in ((CLIENT, old), (CLIENT, member.session + 1), (b"?" * 16, member.session)):
             assert await data.refused(commands.AttachSession(client, number)) == Code.CLIENT_NOT_FOUND
-        # The same client twice: the number says which of its connections.
+        # The same client twice: the number identifies the connection.
         twin = await root(world)
         for session in (member.session, twin.session):
             assert not await data.refused(commands.AttachSession(CLIENT, session))
@@ -402,7 +402,7 @@ async def test_an_attached_connection_does_not_act_for_the_next_user(tmp_path: P
         assert not await member.refused(commands.JoinConsumerGroup(*OF_GROUP))
         assert await data.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
         assert await data.refused(commands.PollMessages(GROUP, 0, 0, 0, NEXT, 10, False)) == 5006
-        # And whoever logs in anew acts for himself.
+        # A client that logs in again acts for itself.
         third = await root(world, b"3" * 16)
         assert not await third.refused(commands.JoinConsumerGroup(*OF_GROUP))
         assert not await data.refused(commands.AttachSession(b"3" * 16, third.session))

@@ -68,7 +68,7 @@ async def test_the_session_of_another_client_is_evicted(tmp_path: Path) -> None:
             assert (await client.demand(commands.CreateStream("x"), **fields)).evicted == reason
             assert (await client.demand(commands.GetStreams(), **fields)).evicted == reason
             assert (await client.demand(commands.LogoutUser(), **fields)).evicted == reason
-        # Without a session nothing is changed, but asked.
+        # Without a session nothing can be changed, but read.
         assert (await client.demand(commands.CreateStream("x"), session=0)).evicted == Reason.SESSION_TOO_LOW
         assert await client.get(commands.GetStreams(), session=0) == ()
         assert await other.get(commands.GetStreams()) == ()
@@ -91,7 +91,7 @@ async def test_request_numbers_only_increase(tmp_path: Path) -> None:
         first = client.asked(commands.CreateStream("one"), number=5)
         answered = await client.say(first)
         assert (answered.refused, answered.number) == (0, 5)
-        # As it was; it was not tried once more, which would be refused.
+        # The earlier response: executing it again would be refused.
         assert (await client.say(first)).whole == answered.whole
         refused = await client.demand(commands.CreateStream("one"), number=6)
         assert refused.refused == Code.STREAM_NAME_ALREADY_EXISTS
@@ -124,7 +124,7 @@ async def test_a_poll_returns_as_much_as_official_clients_ask_for(tmp_path: Path
 
 
 async def test_requests_for_one_partition_may_be_counted_separately(tmp_path: Path) -> None:
-    """As those of Java do: in a sequence that is behind the other one, or ahead of it."""
+    """As Java clients do: in a sequence that is lower or higher than the other one."""
     async with served(tmp_path) as world:
         client = await with_topic(world)
         change = client.next_number
@@ -190,7 +190,7 @@ async def test_messages_repeated_on_the_same_connection_are_stored_once(tmp_path
         assert confirmed(answered) == (0, 0, 0, 0)
         for _ in range(3):
             assert (await client.say(octets)).whole == answered.whole
-        # The same under a new number is said to be something else.
+        # Repeated with a new number, it is another request.
         assert confirmed(await client.demand(sending(ONE))) == (0, 0, 0, 2)
         assert await client.payloads() == [b"one copy", b"of both"] * 2
 
@@ -228,7 +228,7 @@ async def test_another_client_or_user_is_not_mistaken_for_the_sender(tmp_path: P
         assert (await thief.register(alice)).evicted is None
         assert (await thief.say(octets)).evicted == Reason.SESSION_TOO_LOW
         assert confirmed(await thief.demand(sending(ONE), number=number)) == (0, 0, 0, 4)
-        # And the one who was here first is still known on the connection that it has.
+        # The first client is still known on its connection.
         assert confirmed(await client.say(octets)) == (0, 0, 0, 0)
 
 
@@ -258,7 +258,7 @@ async def test_messages_repeated_while_they_are_being_written_are_stored_once(tm
         disk.stop()
         await client.send(octets)
         await reached(disk.reached)
-        # Over again on the same connection, and on two others that have logged in meanwhile.
+        # Repeated on the same connection, and on two others that have logged in meanwhile.
         await client.send(octets)
         verbatim = await root(world)
         await verbatim.send(octets)
@@ -369,7 +369,7 @@ async def test_an_unexpected_error_is_answered_logged_once_and_may_be_retried(
         await again.send(octets)
         assert await witness.is_alive()
         going.set()
-        # Who waits for the same hears the same; nobody is left without an answer.
+        # Clients that wait for the same response all get it.
         assert [(await one.reply()).refused for one in (client, again)] == [Code.ERROR] * 2
         assert confirmed(await again.demand(sending(ONE), number=number)) == (0, 0, 0, 0)
         assert await again.payloads() == [b"one copy", b"of both"]
@@ -424,7 +424,7 @@ async def test_queued_requests_of_a_lost_connection_are_not_executed(tmp_path: P
                 connection._intake.claim.count(len(one))
                 connection._intake.queue.append(one)
             connection._after_receive()
-            # In the same turn of the loop in which they were read.
+            # In the same iteration of the event loop in which they were read.
             connection.connection_lost(None)
             client.reset()
             while world.connections > 1:
@@ -443,6 +443,6 @@ async def test_a_flood_of_logins_with_new_client_ids_is_not_remembered(tmp_path:
         for _ in octets:
             assert not (await flooding.reply()).refused
         await sent
-        # The one who is here, and the last of the flood.
+        # The connected client, and the last one of the flood.
         assert len(world.listener.gateway.replay_caches._sessions) == 2
         assert not world.listener.gateway.replay_caches._away

@@ -64,7 +64,7 @@ async def test_a_conversation_may_be_split_at_every_byte(tmp_path: Path) -> None
         for cut in (*range(1, 20), *range(245, 330), *range(510, len(octets), 7)):
             client = await stranger(world)
             await client.send(octets[:cut])
-            # An answer to somebody else: what was sent before has been read.
+            # A response to another client: everything sent before has been read.
             assert await made.is_alive()
             await client.send(octets[cut:])
             assert [(await client.reply()).body for _ in range(3)][::2] == [one.body for one in expected][::2], cut
@@ -91,7 +91,7 @@ async def test_header_and_body_may_arrive_separately(tmp_path: Path) -> None:
 async def test_requests_before_invalid_bytes_are_answered_then_the_connection_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also when those bytes have come so early that they were set aside."""
+    """Also if those bytes arrived so early that they were kept unparsed."""
     async with served(tmp_path) as world:
         client = await root(world)
         count = QUEUE_MAX + 10
@@ -164,7 +164,7 @@ async def test_after_invalid_bytes_the_connection_ends(tmp_path: Path, logged_in
         lies += [frame(READ, code=1, kind=kind) for kind in range(256) if kind != 5]
         for lie in (*lies, *others):
             client = await (root if logged_in else stranger)(world)
-            # What was asked before is answered still.
+            # Earlier requests are still answered.
             ping = client.asked(commands.Ping())
             await client.send(ping + lie + ping)
             assert not (await client.reply()).refused
@@ -179,7 +179,7 @@ async def test_a_size_that_is_too_large_takes_the_next_bytes_for_the_body(tmp_pa
         ping = client.asked(commands.Ping())
         longer = create[:48] + struct.pack("<I", len(create) + len(ping)) + create[52:]
         await client.send(longer + ping)
-        # The checksum of the body is no longer that of the body.
+        # The checksum does not match the body any more.
         assert (await client.reply()).refused == Code.INVALID_FORMAT
         shorter = create[:48] + struct.pack("<I", len(create) - 1) + create[52:]
         await client.send(shorter + bytes(300))
@@ -208,7 +208,7 @@ async def test_requests_that_are_too_long_are_skipped_and_refused(tmp_path: Path
             assert await client.is_alive()
         read = frame(READ, bytes(BODY_BYTES_MAX + 1), code=201, session=client.session)
         assert (await client.say(read)).refused == Code.INVALID_COMMAND
-        # The number is still free, and what fits is taken.
+        # The number is still free, and a valid request may use it.
         assert not await client.refused(sending(batch_of(b"x" * (11 * MIB))))
 
 
@@ -278,7 +278,7 @@ async def test_the_code_in_the_header_counts_for_reads_only(tmp_path: Path) -> N
 
 
 def _with(position: int, form: str, *values: int) -> Callable[[bytearray], bytearray]:
-    """Other numbers in a batch, under checksums that are right."""
+    """Other numbers in a batch with correct checksums."""
 
     def changed(batch: bytearray) -> bytearray:
         struct.pack_into(form, batch, position, *values)
@@ -296,7 +296,7 @@ def _flipped(position: int) -> Callable[[bytearray], bytearray]:
 
 
 def _swapped(batch: bytearray) -> bytearray:
-    """Both messages in the other order, as they are."""
+    """Both messages in the other order, otherwise unchanged."""
     return resealed(batch[:256] + batch[256 + 51 :] + batch[256 : 256 + 51])
 
 
@@ -345,7 +345,7 @@ def _send_body(batch: bytes | bytearray, count: int) -> bytes:
 
 @pytest.mark.parametrize("times", [1, 20])
 async def test_invalid_batches_are_refused_and_nothing_of_them_is_stored(tmp_path: Path, times: int) -> None:
-    """Of two messages and of forty: more than a few are checked in another way."""
+    """With two messages and with forty: more than a few are checked by other code."""
 
     async with served(tmp_path) as world:
         client = await with_topic(world)
@@ -361,7 +361,7 @@ async def test_invalid_batches_are_refused_and_nothing_of_them_is_stored(tmp_pat
                     checksum=checksum,
                 )
                 found = (await client.say(octets)).refused
-                # In a long batch another lie may be found first.
+                # In a long batch another error may be found first.
                 assert found == code if times == 1 else found not in (0, Code.ERROR), what
             assert await client.is_alive()
         assert await client.payloads() == []
@@ -424,7 +424,7 @@ async def test_a_missing_object_is_reported_where_the_client_expects_it(
         client = await with_topic(world)
         reply = await client.demand(request_)
         assert reply.refused == code
-        # In the header where the operation has no section of results, else in that.
+        # In the header if the operation has no section of results, or else in that.
         in_header = int.from_bytes(reply.head[216:220], "little")
         assert in_header == (code if isinstance(request_, commands.SendMessages | commands.PollMessages) else 0)
         assert await client.is_alive()

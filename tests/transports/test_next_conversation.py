@@ -62,7 +62,7 @@ PRODUCER = 15 << 20
 
 
 def numbered(*texts: bytes, producer: int = PRODUCER, epoch: int = 0, sequence: int = 0) -> bytearray:
-    """As a client makes it: who sends is in the header, and in the checksum of the batch."""
+    """As a client builds it: the producer is in the header, and in the checksum of the batch."""
     batch = batch_of(*texts)
     said = struct.pack("<QHI", producer, epoch, sequence)
     batch[52:72] = struct.pack("<B3xQHHI", 1, producer, epoch, 0, sequence)
@@ -87,7 +87,7 @@ async def test_numbered_messages_are_stored_once_and_in_order(tmp_path: Path) ->
             assert is_committed(again)
             assert int.from_bytes(again.content[16:24], "little") == offset
         assert await stored(client) == [b"a", b"b", b"c"]
-        # The log has it as it has every batch, for clients of all generations.
+        # The log stores it like every batch, for clients of all generations.
         found = await client.get(poll())
         assert all(batches.check(batch) for batch in _whole(found.polled.batches))
 
@@ -135,7 +135,7 @@ async def test_numbers_wrap_around_after_the_highest(tmp_path: Path) -> None:
         partition = stream.topics.find("t").partition(0)  # type: ignore[union-attr]
         await client.demand(sending(numbered(b"a")))
         (known,) = partition._producers._known.values()  # type: ignore[union-attr]
-        # As if all the numbers up to the last one had been sent.
+        # As if all numbers up to the last one had been sent.
         record = known.answers.pop(0)
         highest = msgspec.structs.replace(record.producer, sequence=2**31 - 1)
         known.answers[2**31 - 1] = msgspec.structs.replace(record, producer=highest)
@@ -317,7 +317,7 @@ async def test_unique_numbers_are_reserved_on_disk_before_use(tmp_path: Path) ->
 
 
 async def test_sessions_of_different_protocol_versions_share_the_catalogue(tmp_path: Path) -> None:
-    """One of 0.12 beside one of 0.9 in the same group."""
+    """A 0.12 client and a 0.9 client in the same group."""
     async with world(tmp_path) as made:
         newer = await with_topic(made, 2)
         await newer.demand(requests.CreateConsumerGroup("s", "t", "g"))
@@ -338,7 +338,7 @@ async def test_sessions_of_different_protocol_versions_share_the_catalogue(tmp_p
 async def test_a_session_whose_connection_is_lost_during_the_login_does_not_stay_for_ever(
     tmp_path: Path, is_quick: bool
 ) -> None:
-    """`is_quick`: before the listener has heard that the login is done."""
+    """`is_quick`: before the listener has noticed that the login is done."""
     async with world(tmp_path) as made:
         client = Newer(made)
         before = client.talk
@@ -358,7 +358,7 @@ async def test_a_session_whose_connection_is_lost_during_the_login_does_not_stay
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_two_logins_at_the_same_time_leave_no_session_behind(tmp_path: Path, is_first: bool) -> None:
-    """`is_first`: nobody has spoken this protocol on the connection before."""
+    """`is_first`: the first use of this protocol on the connection."""
     async with world(tmp_path) as made:
         client = Newer(made)
         if not is_first:
@@ -372,7 +372,7 @@ async def test_two_logins_at_the_same_time_leave_no_session_behind(tmp_path: Pat
 
 
 async def test_a_session_cannot_be_resumed_with_a_version_without_resumable_sessions(tmp_path: Path) -> None:
-    """Its polls would not be bounded by the memory that there is."""
+    """Its polls would not be limited by the available memory."""
     async with world(tmp_path) as made:
         first = await root(made)
         older = registration.encode_binding(

@@ -87,7 +87,7 @@ async def test_a_cancelled_poll_returns_nothing_and_commits_nothing(tmp_path: Pa
         assert reply is not None
         assert (reply.refused, len(reply.body)) == (0, 40)
         assert await client.get(requests.GetConsumerOffset(ME, "s", "t", 0)) is None
-        # What is not there is not cancelled, and nobody is told.
+        # Cancelling an unknown poll has no effect and no response.
         assert await client.cancel(client.number) is None
         assert await client.cancel(12345) is None
 
@@ -240,7 +240,7 @@ async def test_an_external_group_stores_any_offset_and_needs_no_member(tmp_path:
         await client.demand(requests.CreateConsumerGroup("s", "t", "g"))
         await client.demand(store)
         assert (await client.get(ask)).stored_offset == 1_000_000
-        # The group's own offsets are others.
+        # The offsets of the group itself are separate.
         assert await client.get(requests.GetConsumerOffset(GROUP, "s", "t", 0)) is None
         assert await client.refused(msgspec.structs.replace(poll(), consumer=external)) == Code.INVALID_COMMAND
         await client.demand(requests.DeleteConsumerOffset(external, "s", "t", 0))

@@ -93,7 +93,7 @@ async def test_a_refused_login_is_evicted_without_a_session(tmp_path: Path) -> N
 
 
 async def test_a_0_12_login_may_follow_a_0_9_client_on_a_connection(tmp_path: Path) -> None:
-    """On the same connection; what the one was, the other is not."""
+    """On the same connection, without keeping anything of the 0.9 session."""
     async with world(tmp_path) as made:
         client = Newer(made)
         reply = await client.reply(modern_frame(REGISTER, login(requests.LoginUser("root", "root's password", "1"))))
@@ -162,7 +162,7 @@ async def test_resuming_a_session_needs_its_secret(tmp_path: Path) -> None:
         borrowed = Newer(made, OTHER)
         assert (await borrowed.bind(first.session, client=CLIENT)).refused == Code.UNAUTHENTICATED
         assert not first.ended
-        # Whoever has lost the reply to its login does not know the number.
+        # A client that has lost the reply to its login does not know the number.
         assert not (await Newer(made).bind(0)).refused
         assert first.ended
 
@@ -175,7 +175,7 @@ async def test_a_repeated_login_returns_the_same_session(tmp_path: Path) -> None
         again = Newer(made)
         await again.register()
         assert again.session == first.session
-        # Another secret is another client, whatever it calls itself.
+        # Another secret is another client, whatever its id.
         other = Newer(made)
         await other.register(secret=bytes(32))
         assert other.session != first.session
@@ -263,7 +263,7 @@ async def test_the_older_connection_of_a_session_is_closed(tmp_path: Path) -> No
         await second.bind(first.session)
         assert first.ended
         first.close()
-        # Its end is not the end of the session.
+        # The end of the connection does not end the session.
         assert not await second.refused(requests.CreateStream("s"))
         assert made.gateway.resumable_sessions.away_count == 0
         second.close()
@@ -314,7 +314,7 @@ async def test_a_request_repeated_after_a_lost_connection_is_executed_once(tmp_p
 
 
 async def test_a_number_below_the_newest_may_be_new(tmp_path: Path) -> None:
-    """It is the one of a request that was lost on its way; later ones were done before it."""
+    """The number of a request that was lost; later ones were executed before it."""
     async with world(tmp_path) as made:
         client = await with_topic(made)
         lost = client.asked(sending(batch_of(b"lost")))
@@ -353,7 +353,7 @@ async def test_a_send_that_stored_nothing_is_executed_again(tmp_path: Path) -> N
         reply = await client.reply(send)
         assert (reply.refused, is_committed(reply)) == (Code.PARTITION_NOT_FOUND, False)
         await client.demand(requests.CreatePartitions("s", "t", 1))
-        # It is another incarnation than the one that the client has thought of.
+        # Not the incarnation that the client has named.
         assert (await client.reply(send)).refused == Code.PARTITION_RECREATED
 
 

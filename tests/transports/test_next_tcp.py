@@ -1,4 +1,4 @@
-"""0.12 clients on sockets: responses out of their turn, and clients that go away before those come."""
+"""0.12 clients on sockets: deferred responses, and clients that leave before they arrive."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_before_a_deferred_response_leaves_nothing_be
         gateway = world.listener.gateway
         while len(gateway.waiting_polls):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        # Responses of 8 MiB are on their way, or wait for those before them.
+        # Responses of 8 MiB are in flight, or wait for those before them.
         assert world.listener.budgets.responses.used >= 8 * MIB
         client.reset()
 
@@ -138,7 +138,7 @@ async def test_a_client_that_half_closes_still_gets_the_answer_to_a_waiting_poll
 
 
 async def test_a_half_closed_client_gets_no_messages_whose_offset_is_committed(tmp_path: Path) -> None:
-    """It may have crashed, and the next one of its kind has to get them."""
+    """The client may have crashed, and its successor has to get them."""
     async with served(tmp_path) as world:
         client = await with_topic(world)
         await client.send(client.asked(poll(auto_commit=True)))

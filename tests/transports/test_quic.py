@@ -69,7 +69,7 @@ async def test_a_request_may_arrive_in_any_pieces(tmp_path: Path, size: int) -> 
 
 
 async def test_a_request_is_answered_before_its_stream_ends(tmp_path: Path) -> None:
-    """And the client is told that it need not go on."""
+    """And the client is told that it need not continue."""
 
     async with served(tmp_path) as world:
         client = await world.stranger()
@@ -125,7 +125,7 @@ async def test_unwanted_responses_make_room_for_others(tmp_path: Path) -> None:
         root = await world.root(max_stream_data=50_000)
         await make_topic(root)
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
-        # It takes the beginning of each, and no more.
+        # The client reads the beginning of each, and no more.
         root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         unwanted = [root.open() for _ in range(quic_requests.IN_PROGRESS_MAX)]
         for stream_id in unwanted:
@@ -158,7 +158,7 @@ async def test_no_valid_request_ends_the_connection(tmp_path: Path) -> None:
 
 
 async def test_many_streams_at_once_are_answered_in_order(tmp_path: Path) -> None:
-    """Messages have the offsets of their streams' order, whatever their sizes."""
+    """Messages have the offsets in the order of their streams, whatever their sizes."""
 
     async with served(tmp_path) as world:
         root = await world.root()
@@ -253,7 +253,7 @@ async def test_a_client_that_exceeds_its_streams_is_closed(tmp_path: Path) -> No
 
 
 async def test_gaps_in_a_stream_do_not_enlarge_its_window(tmp_path: Path) -> None:
-    """aioquic alone would double it again and again for a byte here and there, and set aside what lies between."""
+    """aioquic alone would double it again and again for a few bytes, and allocate what lies between."""
 
     async with served(tmp_path) as world:
         client = await world.stranger()
@@ -297,7 +297,7 @@ async def test_all_waiting_requests_are_answered_however_many_there_are(tmp_path
         clients = [await world.root() for _ in range(5)]
         with crowded(world.listener.budgets.frames):
             streams = [(client, client.open()) for client in clients for _ in range(20)]
-            # The rest comes later: a request that is there as a whole does not wait. So much fits into the window.
+            # The rest arrives later: a complete request does not wait. This much fits the window.
             for client, stream_id in streams:
                 client.say(stream_id, nowhere[:12_000], fin=False)
             await until(lambda: waiting(world.listener.budgets.frames) == len(streams))

@@ -55,7 +55,7 @@ async def test_a_stalled_request_ends_its_connection(tmp_path: Path) -> None:
 
 
 class LaterTime:
-    """What the time will be."""
+    """A clock that is ahead."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -85,7 +85,7 @@ async def test_a_client_that_reads_nothing_is_closed(tmp_path: Path) -> None:
         root = await world.root(max_data=200_000, max_stream_data=50_000)
         await make_topic(root)
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
-        # It raises no window any more.
+        # It does not move its windows any more.
         root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         root.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
         root.begin(poll(1))
@@ -100,7 +100,7 @@ async def test_a_client_that_reads_nothing_is_closed(tmp_path: Path) -> None:
 
 
 async def test_a_stop_lets_requests_in_progress_finish(tmp_path: Path) -> None:
-    """Those that are being carried out, and those that have arrived and wait for their turn."""
+    """Requests that are executed, and those that have arrived and wait for their turn."""
 
     disk = SlowDisk()
     async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
@@ -122,7 +122,7 @@ async def test_a_stop_lets_requests_in_progress_finish(tmp_path: Path) -> None:
 
 
 async def test_a_stop_resets_incomplete_requests_and_those_after_them(tmp_path: Path) -> None:
-    """The client knows then that they were not carried out, and their order is kept."""
+    """The client knows that they were not executed, and their order is kept."""
 
     disk = SlowDisk()
     async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
@@ -190,8 +190,8 @@ def port_of(client: Client) -> str:
 
 
 async def test_a_client_of_the_previous_process_is_reset_at_once(tmp_path: Path) -> None:
-    """It would have waited for its idle time-out otherwise. aioquic's client does so all the same: it does not look for
-    the token that it was given for this, at the end of a datagram."""
+    """It would have waited for its idle timeout otherwise. aioquic's client does so all the same: it does not look for
+    the token of a stateless reset at the end of a datagram."""
 
     async with served(tmp_path) as world:
         client = await world.root()
@@ -219,7 +219,7 @@ async def test_a_new_certificate_is_used_for_new_connections(tmp_path: Path) -> 
 
 
 class Narrow:
-    """A client's transport on a path that loses whatever is larger."""
+    """A client's transport on a path that drops whatever is larger."""
 
     def __init__(self, client: Client, carries: int) -> None:
         self.carries = carries

@@ -1,5 +1,6 @@
-"""The engine of a QUIC connection without a network: how much is sent at once, and what arrives of what is said over a
-path that loses datagrams and changes their order."""
+"""The engine of a QUIC connection without a network: how much is sent at once, and what arrives over a path that loses
+and reorders datagrams.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def test_a_congestion_window_grows_only_while_it_is_filled() -> None:
 
 
 class Path:
-    """Datagrams of both ends, of which some are lost and some come late."""
+    """Datagrams of both ends, of which some are lost and some arrive late."""
 
     def __init__(self, rules: Rules, seed: int, loss: float) -> None:
         self.random, self.loss, self.now = random.Random(seed), loss, 1.0
@@ -94,7 +95,7 @@ class Path:
 
     def carry(self, end: QuicConnection, other: QuicConnection, back: PeerAddress) -> None:
         if not end._network_paths:
-            # Nobody has come yet.
+            # No client has connected yet.
             return
         for datagram, _ in end.datagrams_to_send(self.now):
             self.sent += 1
@@ -103,11 +104,11 @@ class Path:
                 heapq.heappush(self.under_way, (arrives, self.sent, other, datagram, back))
 
     def step(self, hear: Callable[[QuicConnection, events.QuicEvent], None]) -> None:
-        """To the next thing that happens on either side."""
+        """Advances to the next event on either side."""
         self.carry(self.client, self.server, CLIENT)
         self.carry(self.server, self.client, SERVER)
         timers = [at for end in (self.client, self.server) if (at := end.get_timer()) is not None]
-        # Timers are late, if only by so much.
+        # Timers are always slightly late.
         self.now = max(min([*timers, *(each[0] for each in self.under_way[:1])]), self.now) + 1e-6
         while self.under_way and self.under_way[0][0] <= self.now:
             _, _, end, datagram, back = heapq.heappop(self.under_way)

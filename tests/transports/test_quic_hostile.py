@@ -1,4 +1,6 @@
-"""Datagrams that nobody should send to the QUIC port: whatever they are, memory is bounded, and others are served."""
+"""Datagrams that nobody should send to the QUIC port: whatever they are, memory is limited, and other clients are
+served.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,24 @@ from whippet.transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
 
 MIB = 1 << 20
 HANDSHAKE_KIB_MAX = 120
-"""What somebody takes who has said hello and no more."""
+"""The memory of a client that has only sent a client hello."""
 
 
 @contextlib.asynccontextmanager
 async def attacked(path: Path) -> AsyncIterator[World]:
-    """Nobody is taken to have gone because the machine is busy. Strangers are cut off at the end instead."""
+    """No client times out because the machine is busy. Unauthenticated ones are closed at the end instead."""
     async with served(path, quic={"max_idle_timeout": 600.0}) as world:
         yield world
         cut_strangers(world)
 
 
 def cut_strangers(world: World) -> None:
-    """Those who have not finished their handshake or have not logged in, as if they had had their time."""
+    """Closes clients that have not finished their handshake or not logged in, as if their time were over."""
     world.listener.close_overdue(time.monotonic() + world.listener.limits.silence_before_login + 1)
 
 
 class Socket:
-    """Sends any datagrams, and gathers what comes back."""
+    """Sends any datagrams, and collects what comes back."""
 
     def __init__(self, world: World) -> None:
         where = world.listener.address
@@ -68,7 +70,7 @@ class Socket:
             return found
 
     async def answers(self) -> list[bytes]:
-        """All that comes within a moment."""
+        """Everything that arrives within a moment."""
         found: list[bytes] = []
         for _ in range(20):
             await asyncio.sleep(0.005)
@@ -77,7 +79,7 @@ class Socket:
 
 
 async def test_a_server_sends_at_most_three_times_what_it_received_before_validation(tmp_path: Path) -> None:
-    """To somebody who has not shown that he is where he says."""
+    """To a client that has not proved its address."""
 
     async with attacked(tmp_path) as world:
         stranger = Socket(world)
@@ -85,13 +87,13 @@ async def test_a_server_sends_at_most_three_times_what_it_received_before_valida
         stranger.send(octets)
         heard = await stranger.answers()
         await asyncio.sleep(0.8)
-        # Repetitions included.
+        # Including retransmissions.
         heard += stranger.heard()
         assert 0 < sum(map(len, heard)) <= 3 * len(octets)
 
 
 async def test_nor_to_an_address_that_a_client_only_pretends_to_have(tmp_path: Path) -> None:
-    """Anybody can write anybody's address on a datagram: whoever lives there must not be drowned."""
+    """Anybody can forge the address of a datagram: its owner must not be flooded."""
 
     async with attacked(tmp_path) as world:
         root = await world.root()
@@ -104,10 +106,10 @@ async def test_nor_to_an_address_that_a_client_only_pretends_to_have(tmp_path: P
             root.begin(poll(1)).add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0.3)
         root._transport = own
-        # Repetitions included.
+        # Including retransmissions.
         heard = sum(map(len, victim.link.heard()))
         assert 0 < heard <= 3 * victim.said_bytes
-        # The client itself is still there, where it has been all the time.
+        # The client itself is still connected from its own address.
         assert await root.is_alive()
 
 
@@ -136,7 +138,7 @@ async def test_clients_must_prove_their_address_while_there_are_many_handshakes(
         assert retries
         assert world.connections <= RETRY_ABOVE + 1, "those who have proved nothing take no memory"
         assert await witness.is_alive()
-        # Who is where he says is served all the same.
+        # A client that proves its address is still served.
         honest = await world.root()
         assert honest.quic._retry_count == 1
         assert await honest.is_alive()
@@ -199,7 +201,7 @@ async def test_version_negotiation_answers_full_datagrams_only(tmp_path: Path) -
         (said,) = await stranger.answers()
         assert said[1:5] == bytes(4)
         assert said.endswith(int(QuicProtocolVersion.VERSION_1).to_bytes(4, "big"))
-        # An answer of that kind is not answered.
+        # A reset is not answered with a reset.
         stranger.send(said.ljust(1200, b"\0"))
         assert await stranger.answers() == []
 
@@ -221,7 +223,7 @@ async def test_an_unknown_client_is_reset_with_fewer_bytes_than_it_sent(tmp_path
 async def test_garbage_does_not_affect_other_connections(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Noise, hellos that were spoilt, and datagrams of a live connection that were spoilt on the way."""
+    """Noise, corrupted client hellos, and corrupted datagrams of a live connection."""
 
     rng = random.Random(seed)
     async with attacked(tmp_path) as world:
@@ -231,7 +233,7 @@ async def test_garbage_does_not_affect_other_connections(
         ids = [connection_id.cid for connection_id in victim.quic._peer_cid_available]
         for number in range(1500):
             if number % 100 == 0:
-                # Also lest they are taken to have gone, where all this takes long.
+                # Also so that they do not time out if all this takes long.
                 assert await witness.is_alive() and await victim.is_alive()
             match rng.randrange(4):
                 case 0:
@@ -255,7 +257,7 @@ async def test_garbage_does_not_affect_other_connections(
 async def test_invalid_frames_end_their_own_connection_only(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are encrypted as they should be, so that they are looked at."""
+    """They are encrypted correctly, so that they are examined."""
 
     rng = random.Random(seed)
     async with attacked(tmp_path) as world:
@@ -285,7 +287,7 @@ async def test_an_endless_handshake_message_is_not_collected(tmp_path: Path) -> 
 
 
 async def test_a_client_that_changes_its_address_often_takes_no_more_memory(tmp_path: Path) -> None:
-    """Its datagrams come from another port each time; answers go to the newest one, once it has shown it is there."""
+    """Its datagrams arrive from another port each time; responses go to the newest one, once it is validated."""
 
     async with attacked(tmp_path) as world:
         client = await world.root()
@@ -306,7 +308,7 @@ async def test_a_client_that_changes_its_address_often_takes_no_more_memory(tmp_
 
 
 class Spoofing:
-    """Datagrams of a client with somebody else's address on them, who hears the answers."""
+    """Datagrams of a client with the address of another, who receives the responses."""
 
     def __init__(self, link: Socket) -> None:
         self.link = link
@@ -341,7 +343,7 @@ class Redirect:
 
 
 async def test_there_is_no_resumption_and_no_early_data(tmp_path: Path) -> None:
-    """Whatever writes could be replayed otherwise."""
+    """Otherwise writes could be replayed."""
 
     async with attacked(tmp_path) as world:
         tickets: list[object] = []

@@ -10,7 +10,7 @@ LARGEST = 16_384
 
 
 def search(probe: PathProbe, carries: int) -> list[int]:
-    """Answers every probe as a path does that carries datagrams up to this size; gives the sizes that were tried."""
+    """Answers every probe like a path that carries datagrams up to this size; returns the sizes that were tried."""
     tried = []
     while (size := probe.next_size) is not None:
         probe.on_sent()

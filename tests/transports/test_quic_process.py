@@ -1,4 +1,4 @@
-"""QUIC on a server process as its users start it: where it says that it is, and certificates while it runs."""
+"""QUIC on a server process as users start it: the address that it reports, and certificates while it runs."""
 
 from __future__ import annotations
 

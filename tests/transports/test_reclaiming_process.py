@@ -1,7 +1,7 @@
-"""A server process takes memory back from a client that holds more than its share and goes on slowly: the connection
-that holds most is closed, and whoever has waited for it is served. All of it over real sockets.
+"""A server process reclaims memory from a client that holds more than its share and continues slowly: the connection
+that holds most is closed, and the client that has waited for it is served. All of it over real sockets.
 
-The time until that is short here, and the rooms are so small that one client fills them.
+The time until that is short here, and the budgets are so small that one client fills them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def test_an_unfinished_quic_request_is_reclaimed(besieged: Besieged) -> No
         slow = await quic(besieged, ends, window=MIB)
         assert (await slow.ask(requests.LoginUser("hostile", "password of hostile")))[0] == 0
         slow.say(slow.open(), frame(101, message_body(1_900_000))[:300_000], fin=False)
-        # Its room was given to it when this is answered.
+        # It has got its memory when this is answered.
         while not slow.terminated.done():
             await honest.send_messages("s", "ordinary", [bytes(250_000)], TO_FIRST)
         assert RECLAIMED in slow.terminated.result().reason_phrase

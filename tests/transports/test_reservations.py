@@ -1,4 +1,4 @@
-"""Coroutines that wait for room: they get it in turn, and whoever gives up leaves nothing behind."""
+"""Coroutines that wait for memory: they get it in order, and a cancelled wait leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_user_with_much_unread_waits_and_others_do_not() -> None:
     room = Budget(16 * MIB)
     first, second, third, other = Client(room), Client(room), Client(room), Client(room, "other")
     first.reservation.hold(20 * MIB)
-    # One at a time goes on beyond the limit, as everywhere.
+    # One claim at a time exceeds the limit, as everywhere.
     await second.reservation.wait_for_share()
     asking = asyncio.create_task(third.reservation.wait_for_share())
     await other.reservation.wait_for_share()

@@ -1,9 +1,9 @@
 """One client cannot starve the others: hostile clients of each kind against a server process, over real sockets.
 
-While they hold what they could get, an ordinary producer and consumer go on, and the server's memory stays below what
-it was and what GET /limits reports. In `make test` the limits are small, so that few clients exceed them; `make
+While they hold what they could get, an ordinary producer and consumer continue, and the server's memory stays below
+what it was and what GET /limits reports. In `make test` the limits are small, so that few clients exceed them; `make
 test-long` has the default configuration, and twice as many clients as an audit has found to be enough. On a quiet
-machine, `make starvation` looks at the rate of the ordinary clients, too: they have to keep half of it.
+machine, `make starvation` also checks the rate of the ordinary clients: they have to keep half of it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ FEW = {
     "unheard sends": 2,
 }
 GROWTH_MAX = 128 * MIB
-"""With those few. Without the bounds those who poll and do not read have 280 MiB and more, and sends that nobody waits
-for 700 MiB."""
+"""With this few. Without the limits, clients that poll and do not read have 280 MiB and more, and unacknowledged sends
+700 MiB."""
 MANY = {
     "partial texts": 1080,
     "announced": 10,
@@ -61,10 +61,10 @@ MANY = {
     "unheard sends": 4,
 }
 SHARED = frozenset({"unread subscriptions", "unread tails", "unread documents"})
-"""So few of these have less than what allocators keep: how they are counted is tested without a process."""
+"""This few hold less than what allocators keep: how they are counted is tested without a process."""
 ROUNDS = 100
 OVERHEAD_BYTES = 64 * MIB
-"""Of the process, for whatever is in hand and for what allocators keep."""
+"""What the process may add for requests in progress and for what allocators keep."""
 ROOMS = (
     "system.limits.frames_bytes",
     "http.limits.bodies_bytes",
@@ -76,7 +76,7 @@ RATES = "WHIPPET_STARVATION_RATES" in os.environ
 """Rates are for a quiet machine: `make starvation` compares them."""
 SECONDS = 5.0
 PAUSE_SECONDS = 0.005
-"""An ordinary producer has more to do than to send."""
+"""An ordinary producer does more than send."""
 TRIES = 3
 """The machine may be busy with something else during one of them."""
 

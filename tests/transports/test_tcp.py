@@ -76,7 +76,7 @@ async def test_a_request_may_be_split_at_every_byte(tmp_path: Path) -> None:
         for cut in range(1, len(conversation)):
             client = await world.stranger()
             await client.send(conversation[:cut])
-            # An answer to somebody else: what was sent before has been read.
+            # A response to another client: everything sent before has been read.
             assert await whole.is_alive()
             await client.send(conversation[cut:])
             assert [await client.answer() for _ in range(6)] == expected, cut
@@ -218,7 +218,7 @@ async def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenti
 
 
 async def test_guessing_passwords_over_many_connections_costs_little_and_delays_nobody(tmp_path: Path) -> None:
-    """Names that are there and names that are not, as fast as they can be sent, from one address."""
+    """Existing and unknown names, as fast as they can be sent, from one address."""
 
     seconds = Seconds()
     async with served(tmp_path, throttle=Throttle(clock=seconds, sleep=seconds.sleep)) as world:
@@ -239,7 +239,7 @@ async def test_guessing_passwords_over_many_connections_costs_little_and_delays_
         # A thousand guesses: the free ones, and one for each wait that is shorter than a client's patience.
         assert world.passwords.computed - before < 30 + (seconds.now - started) / 0.25
         assert world.passwords.computed - before < 100
-        # Who has logged in from here before does not wait for what the others do.
+        # A user who has logged in from here before is not delayed by the guesses of others.
         assert await (await world.root()).is_alive()
 
 
@@ -450,7 +450,7 @@ async def test_a_stop_finishes_requests_in_progress_and_closes_all_connections(t
 
 
 async def test_a_stop_loses_no_response_of_a_busy_client(tmp_path: Path) -> None:
-    """Requests that nobody has read would make the kernel forget what it has not sent yet."""
+    """Unread requests would make the kernel drop what it has not sent yet."""
 
     disk = SlowDisk()
     async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:

@@ -61,7 +61,8 @@ MOST = b"\xff\xff\xff\xff"
 
 @pytest.fixture
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system keeps little of what a client does not take, so that few bytes show what happens then."""
+    """The operating system buffers little for a client that does not read, so that few bytes are enough for these
+    tests."""
     listen = listening.listen
 
     async def listen_small(address: Address, setting: str, *, ipv6: bool) -> socket.socket:
@@ -100,7 +101,7 @@ async def test_a_flooding_client_that_never_reads_is_not_read_from_and_then_clos
 async def test_the_last_responses_are_dropped_if_the_client_never_reads_them(
     tmp_path: Path, time: Seconds, half_closed: bool
 ) -> None:
-    """Less than makes the listener stop reading, more than the operating system keeps."""
+    """Less than makes the listener stop reading, more than the operating system buffers."""
 
     async with served(tmp_path) as world:
         witness, client = await world.root(), await world.root(receive_bytes=4096)
@@ -134,7 +135,7 @@ async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time
         payload = bytearray()
         while len(payload) < length:
             payload += await slow.exactly(min(2 * MIB, length - len(payload)))
-            # One that takes nothing would be closed many times over until all is there.
+            # A client that reads nothing would be closed many times over until everything is there.
             await time.passes(40, world.listener, witness=other)
         assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
         assert await slow.is_alive()
@@ -185,7 +186,7 @@ async def test_resets_at_any_point_affect_no_other_client(tmp_path: Path, caplog
                 octets = rng.choice(whole)
                 with contextlib.suppress(OSError):
                     async with asyncio.timeout(0.02):
-                        # All of it may be more than the listener takes before somebody reads.
+                        # All of it may be more than the listener reads before it responds.
                         await client.send(octets[: rng.randrange(1, len(octets) + 1)])
                 if turn % 3 == 0 and octets.startswith(LOG_IN):
                     with contextlib.suppress(EOFError, TimeoutError):

@@ -42,7 +42,7 @@ def small(family, target):
 
 listening._open = small
 """
-"""The operating system keeps little of what a client does not take."""
+"""The operating system buffers little for a client that does not read."""
 
 SLOW_COMMAND = """
 import asyncio, sys
@@ -163,7 +163,7 @@ def test_without_file_descriptors_open_connections_are_served(start: Start) -> N
             one = crowd.enter_context(Client(gateway))
             with contextlib.suppress(ConnectionError):
                 one.send(PING)
-            # A ping of somebody who is connected: whoever could be accepted has been.
+            # A ping of a connected client: everybody who could be accepted has been.
             assert client.say(PING) == (0, b"")
             assert client.say(frame(101, message_body(100))) == (0, b"")
             refused += not select.select([one.link], [], [], 0)[0] or not _answered(one)
@@ -187,7 +187,7 @@ def _answered(client: Client) -> bool:
 
 
 def test_many_flooding_clients_do_not_fill_the_memory(start: Start) -> None:
-    """Strangers, with the smallest request that there is: thousands of them fit into one read of the listener."""
+    """Unauthenticated clients with the smallest request: thousands of them fit into one read of the listener."""
     gateway = start(SMALL_BUFFERS, **QUIET)
     with logged_in(gateway) as client, contextlib.ExitStack() as crowd:
         assert client.say(PING) == (0, b"")
@@ -223,7 +223,7 @@ def test_large_requests_at_once_stay_within_the_budget(start: Start) -> None:
         left = {one.link.fileno(): (one, memoryview(body)) for one in clients}
         most = 0
         while left:
-            # All but the last byte of all of them first, so that they are under way together for as long as can be.
+            # All but the last byte of all of them first, so that they are in flight together for as long as possible.
             _, ready, _ = select.select([], list(left), [], DEADLINE_S)
             for handle in ready:
                 one, rest = left[handle]
@@ -280,7 +280,7 @@ def test_no_secret_reaches_a_file_or_the_most_verbose_log(start: Start, tmp_path
         assert root.ask(requests.LoginWithPersonalAccessToken(secrets[-1])) == (20, b"")
         assert other.ask(requests.ChangePassword("alice", guess, new))[0] == 42
         assert other.ask(requests.ChangePassword("alice", alices, new))[0] == 0
-        # Secrets in frames that cannot be understood, and where none belong.
+        # Secrets in frames that cannot be decoded, and in unexpected places.
         for octets in (asked(requests.LoginUser("alice", guess)), asked(requests.ChangePassword("alice", new, guess))):
             for cut in range(9, len(octets)):
                 assert other.say(struct.pack("<I", cut - 4) + octets[4:cut])[0] != 1

@@ -1,4 +1,4 @@
-"""`tcp.socket` and `tcp.ipv6`: what they say arrives at the sockets of those who are connected."""
+"""`tcp.socket` and `tcp.ipv6` are applied to the sockets of connected clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_keepalive_and_nodelay_are_configurable(tmp_path: Path, keepalive:
     ],
 )
 async def test_buffer_sizes_are_configurable(tmp_path: Path, option: int, wanted: TcpSocket) -> None:
-    # Linux says twice what it was asked for.
+    # Linux reports twice the requested size.
     assert await option_of(tmp_path, wanted, socket.SOL_SOCKET, option) == 2 * 50_000
 
 
@@ -67,7 +67,7 @@ async def test_nothing_is_set_unless_the_defaults_are_overridden(tmp_path: Path)
 
 
 async def stuck(world: Served) -> Raw:
-    """A client that has asked for more than the system keeps, less than the listener waits with, and reads nothing."""
+    """A client that has requested more than the system buffers, less than the listener waits for, and reads nothing."""
     client = await world.root(receive_bytes=4096)
     for request in (requests.CreateStream("s"), requests.CreateTopic("s", "t", 11)):
         assert (await client.ask(request))[0] == 0
@@ -95,7 +95,7 @@ async def test_unread_bytes_are_dropped_when_a_closing_connection_lingers_too_lo
 
 
 class BothKinds:
-    """A loop on which every name stands for an address of each kind."""
+    """An event loop on which every name has an address of each family."""
 
     async def getaddrinfo(self, host: str, port: int, *, family: int, **_: object) -> list[tuple[object, ...]]:
         both = [

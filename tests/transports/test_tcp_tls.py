@@ -1,4 +1,4 @@
-"""TLS on the TCP port: clients as the official SDKs are, and those who are not through their handshake yet."""
+"""TLS on the TCP port: clients like the official SDKs, and clients that are still in their handshake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tls: Tls = SELF_SIGNED) -> ssl.SSLContext:
 
 
 def unverified() -> ssl.SSLContext:
-    """As clients with validation switched off are."""
+    """Like clients that do not verify certificates."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -117,7 +117,7 @@ async def test_a_client_without_tls_is_closed_without_a_log_line(
                 client = await world.stranger()
                 await client.send(octets)
                 with contextlib.suppress(ConnectionResetError):
-                    # At most an alert of TLS.
+                    # At most a TLS alert.
                     assert len(await client.rest()) < 10
             for beginning in (b"", b"\x16\x03\x01"):
                 client = await world.stranger()

@@ -1,4 +1,4 @@
-"""Responses that clients do not take share memory, on every transport: what was handed to a connection still counts."""
+"""Responses that clients do not read share memory, on every transport: what was handed to a connection still counts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_over_quic_a_poll_whose_client_leaves_leaves_nothing_behind(tmp_pa
         with crowded(room):
             asking = client.begin(poll(100))
             await until(lambda: waiting(room) == 1)
-        # It has its room now, and nobody is there any more when it begins to read.
+        # It has its memory now, and its client has left when it starts to read.
         for connection in list(world.listener._connections):
             connection.discard()
         await given_back(room)
@@ -106,7 +106,7 @@ async def test_over_http_other_responses_reserve_memory_and_wait_for_it(tmp_path
         for link in links:
             await link.send(world.request("GET", "/large"))
         await until(lambda: waiting(room) > 0)
-        # Whoever has not logged in is somebody else.
+        # A client that has not logged in has another account.
         honest: Link = await world.link()
         assert len((await honest.ask(b"GET /public HTTP/1.1\r\nHost: localhost\r\n\r\n")).body) == 4 * MIB
         assert made < 10
@@ -137,7 +137,7 @@ async def test_an_unread_tail_holds_memory(tmp_path: Path) -> None:
 
 
 async def channel(world: Talking) -> tuple[Link, Budget]:
-    """A client that takes next to nothing, and the room of what is sent to it."""
+    """A client that reads next to nothing, and the memory of what is sent to it."""
     raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=4096)
     sent = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "A" * 4 * MIB}]}
     commands: list[dict[str, Any]] = [
@@ -162,7 +162,7 @@ async def test_unread_messages_of_a_channel_hold_memory(tmp_path: Path) -> None:
             polls = world.serves.api.budgets.responses
             await link.send(websocket_frame(1, msgspec.json.encode({"id": 9, **members})))
             await until(lambda room=room: room.used > MIB)  # type: ignore[misc]
-            # What the poll held for its own response is the connection's now.
+            # What the poll held for its own response is held by the connection now.
             assert polls.used == 0
             link.link.close()
             await given_back(room)

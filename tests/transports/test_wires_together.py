@@ -1,4 +1,4 @@
-"""One topic, three ways to say the same: with headers of 56 bytes (0.6), of 64 bytes (0.7, 0.8), and as batches (0.9).
+"""One topic and three protocols: with headers of 56 bytes (0.6), of 64 bytes (0.7, 0.8), and as batches (0.9).
 
 Whatever one of them sends, all three read the same messages with the same ids, offsets, times, payloads and headers.
 """
@@ -32,7 +32,7 @@ GARBAGE = [b"\0", b"\xff" * 7, b"\2\xff\xff\xff\xff", FOO_BAR[:-1], FOO_BAR + b"
 
 
 class Plain(NamedTuple):
-    """What is the same on all wires."""
+    """What is the same in all protocols."""
 
     id: int
     origin: int
@@ -41,12 +41,12 @@ class Plain(NamedTuple):
 
 
 def short(headers: bytes) -> bytes:
-    """As a 0.6 client has headers whose only key is a text."""
+    """For a 0.6 client: user headers whose only key is a text."""
     return headers[1:] if headers == FOO_BAR else headers
 
 
 class Party:
-    """A client of each wire on the same topic."""
+    """A client of each protocol on the same topic."""
 
     def __init__(self, old: Raw, middle: Raw, new: Modern) -> None:
         self.classic = {SHORT: old, LONG: middle}
@@ -65,7 +65,7 @@ class Party:
         assert not await self.new.refused(requests.SendMessages(0, 0, to, (made,)))
 
     async def read(self, way: int, strategy: requests.Strategy, count: int) -> list[Classic]:
-        """With headers as the others have them."""
+        """User headers as the other clients have them."""
         if way not in self.classic:
             found = await self.new.polled(strategy=strategy, count=count)
             return [Classic(m.id, m.offset, m.timestamp, m.origin_timestamp, m.payload, m.user_headers) for m in found]
@@ -131,7 +131,7 @@ async def test_messages_of_any_client_are_read_unchanged_by_all(
         read = await friends.all_read_the_same(FIRST)
         assert [Plain(m.id, m.origin, m.payload, m.user_headers) for m in read] == sent
         assert [m.offset for m in read] == list(range(len(sent)))
-        # One time for each send, and never an earlier one.
+        # One time for each send, never decreasing.
         times = [m.timestamp for m in read]
         assert times == sorted(times)
         assert all(len(set(times[at : at + count])) == 1 for at in range(0, len(sent), count))
@@ -142,7 +142,7 @@ async def test_a_slice_from_the_middle_of_a_batch_is_the_same_for_all(tmp_path: 
     rng = random.Random(sender)
 
     async with party(tmp_path) as friends:
-        # Everybody sends once, so that it is known how he wants to be answered.
+        # Each client sends once, so that the size of its message headers is known.
         for way in WAYS:
             await friends.send(way, plain(rng, 3))
         for uniform in (False, True):
@@ -194,7 +194,7 @@ async def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
         made[256 + 8 : 256 + 24] = bytes(16)
         to = Partitioning(PartitioningKind.PARTITION_ID, 0)
         assert not await friends.new.refused(requests.SendMessages(0, 0, to, (resealed(made),)))
-        # On the classic wire it is the server that gives one.
+        # In the classic protocol the server sets one.
         for way in (SHORT, LONG):
             await friends.send(way, [Plain(0, 10**15, b"y")])
         nothing, first, second = [m.id for m in await friends.all_read_the_same(offset(3))]
@@ -229,7 +229,7 @@ async def test_each_protocol_reports_the_sizes_that_its_servers_count(tmp_path: 
 
 
 async def test_stored_offsets_and_partitioning_are_shared(tmp_path: Path) -> None:
-    """Keys go where they go on the other wire; what one has committed the other goes on from."""
+    """Keys select the same partition in both protocols; one resumes from the offset that the other has committed."""
 
     async with served(tmp_path) as world:
         new = await with_topic(world, 3)

@@ -17,7 +17,7 @@ LIMIT = 64 * MIB
 
 
 class Client:
-    """Sends requests one after the other; each takes its room in steps."""
+    """Sends requests one after the other; each reserves its memory in steps."""
 
     def __init__(self, account: Account, *, is_unfinished: bool = True) -> None:
         self.claim = Claim(account, self)
@@ -36,13 +36,13 @@ class Client:
         self.claim.close()
 
     def fill(self, step: int = MIB) -> None:
-        """Holds as much as it is given without waiting."""
+        """Holds as much as it gets without waiting."""
         while self.claim.reserve(step, step) is not None:
             pass
 
 
 def crowded(room: Budget) -> Client:
-    """All of the room is taken by one claim, and another one is beyond the limit already."""
+    """One claim holds the whole budget, and another one exceeds the limit already."""
     blocking, beyond = Client(room.account("blocking")), Client(room.account("beyond"))
     blocking.claim.count(room.limit)
     assert beyond.claim.reserve(FREE_BYTES + 1) == FREE_BYTES + 1
@@ -111,7 +111,7 @@ def test_within_an_account_the_longest_waiting_claim_is_served_first() -> None:
 
 
 def test_requests_that_are_all_half_received_do_not_block_each_other() -> None:
-    """Eight requests of a fourth of the room each. Without rule 5 none of them would ever be whole."""
+    """Eight requests of a quarter of the budget each. Without rule 5 none of them would ever be complete."""
     room, size, step = Budget(LIMIT), LIMIT // 4, MIB
     clients = [Client(room.account("same")) for _ in range(8)]
     arriving = dict.fromkeys(clients, 0)
@@ -257,9 +257,9 @@ def test_complete_requests_are_not_reclaimed() -> None:
 def test_an_honest_client_is_served_while_hostile_clients_hold_memory(
     hostile: int, claims: int, step: int, wanted: int, seed: int
 ) -> None:
-    """Each hostile account has several claims that take whatever they get and give nothing back until they are made to.
-    The honest client needs no more than the time after which others are made to give up, and a second for each of their
-    claims; it never needs their cooperation."""
+    """Each hostile account has several claims that take all they get and release nothing until they have to. The honest
+    client waits no longer than the time after which memory is reclaimed, and a second for each hostile claim; it never
+    needs their cooperation."""
     rng, room = random.Random(seed), Budget(LIMIT)
     holders = [Client(room.account(name)) for name in range(hostile) for _ in range(claims)]
     rng.shuffle(holders)

@@ -1,4 +1,4 @@
-"""Requests cut out of bytes, however those come: without sockets, with a protocol that is a length and nothing else."""
+"""Requests cut out of bytes that arrive in any pieces: without sockets, with a protocol that only has a length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ REFUSAL = [b"too large"]
 
 
 class Lengths:
-    """Four bytes say how long a request is, with them. One of 1 is none; large ones are refused."""
+    """The first four bytes are the length of a request, including themselves. A length of 1 is invalid; large ones are
+    refused."""
 
     def measure(self, data: memoryview) -> int:
         if len(data) < LENGTH_BYTES:
@@ -42,7 +43,7 @@ def request(size: int) -> bytes:
 
 
 class Client:
-    """Reads as a transport does: to where a request has room, and else into a buffer that is used again."""
+    """Reads as a transport does: into the buffer of a request, or else into one that is reused."""
 
     def __init__(self, room: Budget, name: object = "client") -> None:
         self.requests = FrameIntake(room.account(name), lambda _: Lengths(), self._resume, self._cut)
@@ -75,7 +76,7 @@ class Client:
         return octets
 
     def answer(self) -> None:
-        """All that is ahead."""
+        """Takes all queued requests."""
         requests = self.requests
         while requests.queue:
             asked = requests.queue.popleft()
@@ -173,7 +174,7 @@ def test_small_requests_get_memory_whatever_others_hold() -> None:
 
 
 def test_reading_stops_when_queued_requests_exceed_the_share() -> None:
-    """Each of them is whole in one read, so none of them has asked for room."""
+    """Each of them is complete in one read, so none of them has asked for memory."""
     room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):

@@ -1,4 +1,4 @@
-"""Whether a client takes what it is sent: seen at intervals, while there is always something on its way."""
+"""Whether a client takes what it is sent, checked at intervals while there are always bytes in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of text, gathered from fragments, and the room that they take meanwhile."""
+"""Text messages joined from fragments, and the memory that they hold meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the memory of a server that is being watched: it tells for each line of its input."""
+"""What is in the memory of a server that is being watched: it answers each line of its input."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def tell():
         print("objects", line.strip(), json.dumps(counts), flush=True)
 threading.Thread(target=tell, daemon=True).start()
 """
-"""Run in the server's process before it begins to serve. `heap` is what is in use of the memory that the C library has
-(where that is glibc), `blocks` how many pieces Python has. Resident is more: what is freed is kept to be used again."""
+"""Runs in the server's process before it starts to serve. `heap` is the memory in use of the C library (with glibc),
+`blocks` the number of Python's blocks. Resident memory is more: freed memory is kept for reuse."""
 SLACK = {"tasks": 3, "files": 8, "blocks": 10_000, "heap": 4 << 20}
-"""What a turn of housekeeping may have in hand, and what caches within their bounds may take."""
+"""What a round of housekeeping and bounded caches may take."""
 LEFT_SECONDS = 15
-"""For so long those who have gone may be thought to be there."""
+"""How long clients that have left may still be considered connected."""
 CACHED = {
     "whippet.app.commands.requests.Partitioning": 1100,
     "whippet.app.commands.requests.Consumer": 1100,
@@ -48,7 +48,7 @@ CACHED = {
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,
 }
-"""What is kept within a bound because it may come again."""
+"""Bounded caches of what may be needed again."""
 
 
 class Leftovers:
@@ -66,7 +66,7 @@ class Leftovers:
         return found
 
     def more(self, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """Of what there is more now than there was, and how much of it; empty as soon as that is nothing."""
+        """Returns what there is more of than before, and how much; empty as soon as there is nothing."""
         deadline = time.monotonic() + LEFT_SECONDS
         while True:
             found = {

@@ -1,4 +1,4 @@
-"""Browsers at `/ws` that say whatever is JSON, or nearly: every command with members that it has, or might have."""
+"""Browsers at `/ws` that send anything close to JSON: every command with members that it has, or might have."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from whippet.transports.websocket.commands import OWN, Command
 from whippet.transports.websocket.framing import BINARY, CLOSE, TEXT
 
 NEVER = frozenset({"log_in", "login_user", "change_password", "make_snapshot", "create_user"})
-"""They cost the time of a hash each, or long, by intent."""
+"""They cost the time of a hash each, or take long intentionally."""
 RARE = frozenset({"delete_stream", "delete_topic", "delete_partitions", "log_out"})
 COMMANDS = [Command(each) for each in (*routes.OPERATIONS, *OWN) if each.name not in NEVER]
 OF_CHANNEL = ("subscribe", "unsubscribe", "grant", "ack", "sign_in", "nothing")
-"""Commands that have no operation of HTTP."""
+"""Commands without an operation of HTTP."""
 VALUES: tuple[Any, ...] = (
     *(0, 1, 2, 3, 100, -1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1, 2**64, 1.5, 1e308, True, False, None),
     *(
@@ -94,7 +94,7 @@ WEIGHTS = weights(COMMANDS)
 
 
 def members(rng: random.Random, command: Command) -> dict[str, Any]:
-    """Some that it has, some that it has not."""
+    """Some members that it has, and some that it has not."""
     names = [*command.in_path, *command.in_query, *_fields(command)]
     found = {name: _sensible(rng, name) for name in names if rng.random() < 0.7}
     if rng.random() < 0.1:
@@ -149,7 +149,7 @@ def text(rng: random.Random, number: int) -> bytes:
 
 
 class Heard:
-    """What the server says: objects, whole, each an answer or of a subscription, and no more than was granted."""
+    """The server sends whole objects, each a response or of a subscription, and no more than there is credit for."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

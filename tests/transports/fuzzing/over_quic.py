@@ -1,5 +1,6 @@
-"""Clients of both binary protocols over QUIC on whose way datagrams are spoilt, lost, doubled and come again later, who
-put frames into their packets that make no sense, take back what they have said, move, and vanish."""
+"""Clients of both binary protocols over QUIC. Their datagrams are corrupted, lost, duplicated and delayed; they send
+invalid frames, cancel requests, change their address, and vanish.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def hello(**options: Any) -> bytes:
 
 
 def spoilt(rng: random.Random, octets: bytes) -> bytes:
-    """Bytes changed, often where the headers are; cut off, or not."""
+    """Changes bytes, often in the headers, and may truncate."""
     found = bytearray(octets)
     for _ in range(rng.choice((1, 3, 30))):
         found[rng.randrange(min(60, len(found)) if rng.random() < 0.5 else len(found))] = rng.randrange(256)
@@ -49,7 +50,7 @@ def spoilt(rng: random.Random, octets: bytes) -> bytes:
 
 
 def garbage(rng: random.Random, ids: list[bytes], first: bytes) -> bytes:
-    """A datagram that no connection has made. `ids` are those of one that there is, `first` is a hello."""
+    """A datagram that no connection has sent. `ids` are those of a real connection, `first` is a client hello."""
     there = rng.choice(ids) if ids else os.urandom(8)
     match rng.randrange(9):
         case 0:
@@ -59,11 +60,11 @@ def garbage(rng: random.Random, ids: list[bytes], first: bytes) -> bytes:
         case 2:
             return b"\x40" + there + rng.randbytes(rng.choice((0, 20, 1000)))
         case 3:
-            # Initial, early data, handshake, of a connection that there is.
+            # An Initial, early data or handshake packet for a real connection.
             kind = rng.choice((0xC0, 0xD0, 0xE0, 0xF0)) | rng.randrange(16)
             return bytes((kind,)) + VERSION_1 + b"\x08" + there + rng.randbytes(rng.choice((20, 1190)))
         case 4:
-            # Of a version that nobody knows, or what a server would say about that.
+            # A packet of an unknown version, or a version negotiation.
             version = rng.choice((bytes(4), rng.randbytes(4), b"\x6b\x33\x43\xcf"))
             ends = bytes((rng.randrange(21),)) + rng.randbytes(20)
             return (b"\xc0" + version + ends + ends).ljust(rng.choice((50, 1200)), b"\0")
@@ -73,7 +74,7 @@ def garbage(rng: random.Random, ids: list[bytes], first: bytes) -> bytes:
                 version=1, source_cid=there, destination_cid=there, original_destination_cid=there, retry_token=token
             )
         case 6:
-            # With a token, which nobody has given.
+            # With a token that nobody has issued.
             head = b"\xc0" + VERSION_1 + b"\x08" + os.urandom(8) + b"\0" + b"\x40\x40" + rng.randbytes(64)
             return (head + b"\x44\x00" + rng.randbytes(1024)).ljust(1200, b"\0")
         case 7:
@@ -83,8 +84,8 @@ def garbage(rng: random.Random, ids: list[bytes], first: bytes) -> bytes:
 
 
 def attack(rng: random.Random, client: Client) -> None:
-    """A packet with frames of any kind in it, numbers in their places that mean much, and garbage after them. It is
-    encrypted as it should be, so that it is looked at."""
+    """A packet with frames of any kind, significant numbers in them, and garbage after them. It is encrypted correctly,
+    so that it is examined."""
     engine = client.quic
     if engine._state.name != "CONNECTED":
         return
@@ -114,7 +115,7 @@ def attack(rng: random.Random, client: Client) -> None:
 
 
 class Spoiling:
-    """A way on which datagrams are not safe. In place of a transport."""
+    """A path that damages datagrams, in place of a transport."""
 
     def __init__(self, transport: asyncio.DatagramTransport, rng: random.Random) -> None:
         self._transport = transport
@@ -147,7 +148,7 @@ class Spoiling:
 
 
 class Hearing(asyncio.DatagramProtocol):
-    """One end of a client, of which it may have several in its life."""
+    """One connection of a client, which may have several in its life."""
 
     def __init__(self, client: Client, is_refused: asyncio.Event) -> None:
         self._client = client
@@ -161,7 +162,7 @@ class Hearing(asyncio.DatagramProtocol):
 
 
 class Link:
-    """A client, and the way that its datagrams go."""
+    """A client, and the path of its datagrams."""
 
     def __init__(self, client: Client, address: Address, rng: random.Random) -> None:
         self.client = client
@@ -172,7 +173,7 @@ class Link:
         self._first = b""
 
     async def move(self) -> None:
-        """To another port."""
+        """Moves to another port."""
         before = self.way
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: Hearing(self.client, self.is_refused), remote_addr=self._address
@@ -250,7 +251,7 @@ async def _say(link: Link, rng: random.Random, wire: over_tcp.Wire, end: float) 
 
 
 def _request(client: Client, rng: random.Random, wire: over_tcp.Wire) -> asyncio.Future[bytes] | None:
-    """What will be answered, if it will."""
+    """The response, if there will be one."""
     octets = wire.hostile(rng)
     is_whole = True
     match rng.randrange(12):
@@ -263,7 +264,7 @@ def _request(client: Client, rng: random.Random, wire: over_tcp.Wire) -> asyncio
     cut = rng.randrange(len(octets) + 1) if rng.random() < 0.2 else len(octets)
     client.say(stream_id, octets[:cut], fin=False)
     if rng.random() < 0.002:
-        # It stays as it is, and all after it wait.
+        # It stays incomplete, and all requests after it wait.
         return None
     match rng.randrange(20):
         case 0:
@@ -283,7 +284,7 @@ def _request(client: Client, rng: random.Random, wire: over_tcp.Wire) -> asyncio
 
 
 async def _answers(client: Client, wire: over_tcp.Wire, asked: list[asyncio.Future[bytes]]) -> None:
-    """Those that come within a while; not all do."""
+    """The responses that arrive within a while; not all do."""
     for done in (await asyncio.wait(asked, timeout=0.3))[0]:
         with contextlib.suppress(Reset, Closed):
             octets = await done

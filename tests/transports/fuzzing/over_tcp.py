@@ -1,4 +1,4 @@
-"""Clients of both binary protocols over TCP that do not keep to them."""
+"""Clients of both binary protocols over TCP that violate them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def client(place: Place, rng: random.Random, end: float) -> None:
             await _say(writer, rng, wire, end)
             if rng.random() < 0.8:
                 writer.write_eof()
-                # Of a frame of which too much was announced the rest is waited for.
+                # The rest of a frame that announced too much is waited for.
                 await asyncio.wait([drain], timeout=1)
         except OSError:
             pass
@@ -75,7 +75,7 @@ async def leave(writer: asyncio.StreamWriter, rng: random.Random) -> None:
 
 
 def turns(rng: random.Random, wire: Wire) -> list[bytes]:
-    """What is said before others get their turn."""
+    """Bytes to send before others run."""
     stays_a_stranger = rng.random() < 0.1
     found = []
     for _ in range(rng.choice((1, 5, 50, 200))):
@@ -108,7 +108,7 @@ async def say(writer: asyncio.StreamWriter, rng: random.Random, octets: bytes) -
 
 
 async def hear(reader: asyncio.StreamReader, wire: Wire) -> None:
-    """Whatever a 0.9 client says, what it hears are whole frames of its own protocol."""
+    """Whatever a 0.9 client sends, it receives whole frames of its own protocol."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         if not isinstance(wire, made_up.Modern):
             while await reader.read(1 << 16):

@@ -1,5 +1,6 @@
-"""The same clients over WebSocket: requests cut into messages, fragments and reads, with frames among them that belong
-there, and others that do not."""
+"""The same clients over WebSocket: requests split into messages, fragments and reads, between frames that are valid,
+and others that are not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LENGTHS = (0, 125, 126, 65_535, 65_536, 10 << 20, 1 << 40, (1 << 63) - 1, 1 << 6
 
 
 def framed(rng: random.Random, octets: bytes, opcode: int = BINARY) -> bytes:
-    """As frames that keep to the rules, however odd they are. Text is one message, whole."""
+    """As valid frames, however unusual they are. Text is one whole message."""
     found, at, is_first = bytearray(), 0, True
     while at < len(octets) or is_first:
         is_piece = rng.random() < 0.5
@@ -41,7 +42,7 @@ def framed(rng: random.Random, octets: bytes, opcode: int = BINARY) -> bytes:
 
 
 def broken(rng: random.Random) -> bytes:
-    """Against the rules, most of it."""
+    """Mostly invalid frames."""
     content = rng.randbytes(rng.choice((0, 1, 5, 200)))
     match rng.randrange(9):
         case 0:
@@ -67,7 +68,7 @@ def broken(rng: random.Random) -> bytes:
 async def connected(
     place: Place, rng: random.Random, path: str, *lines: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """A connection that has been upgraded; None: one that was refused. OSError: nobody listens."""
+    """Returns an upgraded connection, or None if it was refused. OSError: nobody listens."""
     reader, writer = await asyncio.open_connection(*place.http)
     octets = handshake(path, *lines)
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -85,7 +86,7 @@ async def connected(
 
 
 def messages(data: bytes, incoming: Incoming) -> Iterator[tuple[int, bytes, bool]]:
-    """What the server says keeps to the rules."""
+    """What the server sends is valid."""
     for opcode, content, is_last in incoming.pieces(memoryview(bytearray(data))):
         if opcode == CLOSE:
             framing.close_code(content)

@@ -1,4 +1,4 @@
-"""Where the server is that everybody says anything to, and what a client of the fuzz is."""
+"""The server under test, and what a client of the fuzz is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Place(NamedTuple):
     quic: Address
     """HTTP/3, too."""
     token: str
-    """Of a user who may do all but change users."""
+    """A token of a user who may do everything but change users."""
 
 
 Client = Callable[[Place, random.Random, float], Awaitable[None]]
-"""Connects, says anything and goes, until the time is over or nobody listens. What it hears it checks."""
+"""Connects, sends anything and leaves, until the time is over or nobody listens. It checks what it receives."""

@@ -1,4 +1,4 @@
-"""A room that is full: whoever needs more than a little has to wait."""
+"""A budget that is used up: whoever needs more than a little has to wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whippet.transports.admission.budget import FREE_BYTES, Budget, Claim
 
 @contextlib.contextmanager
 def crowded(room: Budget) -> Iterator[None]:
-    """Somebody holds all of it, and somebody else is beyond the limit already."""
+    """One claim holds all of it, and another one exceeds the limit already."""
     blocking, beyond = Claim(room.account("blocking")), Claim(room.account("beyond"))
     blocking.count(room.limit)
     assert beyond.reserve(FREE_BYTES + 1) == FREE_BYTES + 1
@@ -20,5 +20,5 @@ def crowded(room: Budget) -> Iterator[None]:
 
 
 def waiting(room: Budget) -> int:
-    """How many wait."""
+    """How many claims wait."""
     return sum(len(account.waiting) for account in room.waiting)

@@ -1,4 +1,4 @@
-"""Certificates that end when a test wants it."""
+"""Certificates that expire when a test wants it."""
 
 from __future__ import annotations
 

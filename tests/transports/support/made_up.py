@@ -1,6 +1,6 @@
-"""Requests as a client might make them, and bytes as none should: from one source of randomness, so that they repeat.
+"""Random requests as a client might send them, and bytes that none should, from one seed, so that they are repeatable.
 
-Names and numbers are few, so that most requests are about something that is there.
+There are few names and numbers, so that most requests concern something that exists.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LARGE = [*NUMBERS, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1, 1_700_000_000_000_000
 LENGTHS = [0, 1, 3, 4, 5, 8, 64, 1000, 65_537, 10 * 2**20 + 5, 2**27, 2**31, 2**32 - 1]
 
 NEVER_WHOLE = frozenset({commands.LoginUser, commands.ChangePassword})
-"""They cost the time of a hash each, by intent, and guessing is slowed down: left to the tests of the throttle."""
+"""They cost the time of a hash each, intentionally, and guessing is slowed down: left to the tests of the throttle."""
 CLASSIC = [command for command in COMMANDS if command.code in (*requests.LAYOUTS, frames.SEND_MESSAGES)]
 KINDS = tuple(command.request for command in CLASSIC if command.request not in NEVER_WHOLE)
 CODES = [command.code for command in CLASSIC if command.request not in NEVER_WHOLE]
 RARE = frozenset(
     {commands.DeleteStream, commands.DeleteTopic, commands.DeletePartitions, commands.LogoutUser, commands.GetSnapshot}
 )
-"""After these there is less to be asked about, or they take long."""
+"""After these less can be requested, or they take long."""
 MODERN_KINDS = tuple(
     {kind: None for kind, _ in modern_requests.LAYOUTS.values() if kind not in NEVER_WHOLE}
     | {commands.SendMessages: None}
@@ -95,7 +95,7 @@ def _options(rng: random.Random) -> tuple[Option, ...]:
 OPTION_KEYS = ["durability", "message_expiry", "max_topic_size", "segment_size", "preallocate_segments", *NAMES[:3]]
 OPTION_VALUES = [b"persisted", b"replicated", b"1 GiB", b"\0", b"\1", bytes(8), b"\xff" * 8, b"x" * 255, bytes(16)]
 SHARED = [bytes([number]) * 16 for number in (1, 2, 3)]
-"""What several 0.9 clients may call themselves at the same time."""
+"""The ids that several 0.9 clients may use at the same time."""
 
 FIELDS: dict[str, Callable[[random.Random], Any]] = {
     "stream": _identifier,
@@ -148,7 +148,7 @@ def encoded(rng: random.Random, kind: type[commands.Request] | None = None) -> b
 
 
 def spoilt(rng: random.Random, octets: bytes) -> bytes:
-    """Bytes changed, taken out, put in, repeated, or numbers in their place that mean much."""
+    """Bytes changed, removed, inserted, repeated, or replaced by significant numbers."""
     found = bytearray(octets)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at = rng.randrange(len(found) + 1)
@@ -169,7 +169,7 @@ def spoilt(rng: random.Random, octets: bytes) -> bytes:
 
 
 def hostile(rng: random.Random) -> bytes:
-    """A frame that ends where it says, whatever is in it."""
+    """A frame with the right length and any content."""
     frame = encoded(rng)
     code = struct.unpack_from("<I", frame, 4)[0]
     match rng.randrange(8):
@@ -184,13 +184,13 @@ def hostile(rng: random.Random) -> bytes:
 
 
 def out_of_step(rng: random.Random) -> bytes:
-    """Bytes after which nobody knows where the next frame begins."""
+    """Bytes after which the next frame cannot be found."""
     frame = hostile(rng)
     return struct.pack("<I", rng.choice(LENGTHS)) + frame[4:] if rng.random() < 0.5 else spoilt(rng, frame)
 
 
 class Modern:
-    """A 0.9 client that knows what the protocol is, and does not keep to it. It has to be told what it is answered."""
+    """A 0.9 client that knows the protocol and violates it. Its responses have to be passed to it."""
 
     def __init__(self, rng: random.Random, token: str) -> None:
         self.client = rng.choice(SHARED) if rng.random() < 0.3 else rng.randbytes(16)
@@ -200,7 +200,7 @@ class Modern:
         self._last = self.beginning()
 
     def beginning(self) -> bytes:
-        """A ping: the first bytes say which protocol it is."""
+        """A ping: the first bytes show the protocol."""
         return modern.frame(READ, client=self.client, code=1)
 
     def login(self) -> bytes:
@@ -212,7 +212,7 @@ class Modern:
             self._session, self._number = struct.unpack_from("<Q", body, 8)[0], 1
 
     def encoded(self, rng: random.Random) -> bytes:
-        """A whole frame as it should be."""
+        """A whole valid frame."""
         asked = made(rng, rng.choices(MODERN_KINDS, [WEIGHTS[kind] for kind in MODERN_KINDS])[0])
         code = modern_requests.code_of(asked)
         operation = OF_CODE.get(code, READ)
@@ -231,7 +231,7 @@ class Modern:
         return self._last
 
     def hostile(self, rng: random.Random) -> bytes:
-        """A frame that ends where it says, whatever is in it."""
+        """A frame with the right length and any content."""
         last = self._last
         frame = self.encoded(rng)
         operation, code, body = frame[176], struct.unpack_from("<I", frame, 196)[0], frame[256:]
@@ -246,7 +246,7 @@ class Modern:
             case 6:
                 head = bytearray(frame[:256])
                 head[rng.randrange(62, 256)] = rng.randrange(256)
-                # Fields that mean much: the name, the number, the session.
+                # Significant fields: the client id, the number, the session.
                 struct.pack_into("<Q", head, rng.choice((128, 144, 168, 184)), rng.choice(LARGE))
                 return bytes(head) + body
             case 7:
@@ -256,7 +256,7 @@ class Modern:
                 return modern.frame(REGISTER, registration, client=rng.choice((self.client, *SHARED)))
 
     def out_of_step(self, rng: random.Random) -> bytes:
-        """Bytes after which nobody knows where the next frame begins."""
+        """Bytes after which the next frame cannot be found."""
         frame = self.hostile(rng)
         if rng.random() < 0.5:
             return frame[:48] + struct.pack("<I", rng.choice(LENGTHS)) + frame[52:]

@@ -1,4 +1,4 @@
-"""A 0.9 client's socket that says anything: frames are put together here once more, field by field."""
+"""A 0.9 client's socket that sends anything: frames are built here independently, field by field."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Reply(NamedTuple):
 
     @property
     def refused(self) -> int:
-        """With which number, in the header or in the section of results; 0: it was not."""
+        """The number of the error, in the header or in the section of results; 0: it succeeded."""
         assert self.head[60] == 8, f"evicted for reason {self.evicted}"
         status = int.from_bytes(self.head[216:220], "little")
         if status:
@@ -101,7 +101,7 @@ class Reply(NamedTuple):
 
 
 class Modern(Raw):
-    """Counts as the wheel does, if it is not told otherwise."""
+    """Numbers its requests as the wheel does, unless told otherwise."""
 
     def __init__(self, raw: Raw, client: bytes = CLIENT) -> None:
         super().__init__(raw.link)
@@ -128,7 +128,7 @@ class Modern(Raw):
         return reply
 
     def asked(self, request: commands.Request, **fields: Any) -> bytes:
-        """The frame of a request, with the next number if it takes one."""
+        """The frame of a request, with the next number if it needs one."""
         code = requests.code_of(request)
         operation = OF_CODE.get(code, READ)
         body = b"".join(requests.encode(request))
@@ -145,7 +145,7 @@ class Modern(Raw):
         return await self.say(self.asked(request, **fields))
 
     async def get(self, request: commands.Request, **fields: Any) -> Any:
-        """What a request that is not refused is answered with."""
+        """Returns the response to a request that must not be refused."""
         reply = await self.demand(request, **fields)
         code = CODES.get(reply.operation, requests.code_of(request))
         return responses.decode(code, memoryview(reply.content))
@@ -187,7 +187,7 @@ async def root(world: Served, client: bytes = CLIENT, **options: Any) -> Modern:
 
 
 async def with_topic(world: Served, partitions: int = 1, **options: Any) -> Modern:
-    """Stream 0 and its topic 0, and who has made them."""
+    """Stream 0 with topic 0, and the client that has created them."""
     found = await root(world, **options)
     assert not await found.refused(commands.CreateStream("s"))
     assert not await found.refused(commands.CreateTopic("s", "t", partitions))
@@ -198,7 +198,7 @@ async def with_topic(world: Served, partitions: int = 1, **options: Any) -> Mode
 
 
 def batch_of(*payloads: bytes, origin: int = 10**15, ids: Sequence[int] = (), headers: bytes = b"") -> bytearray:
-    """What is sent twice is the same twice."""
+    """Bytes that are sent twice are equal."""
     plain = [
         batches.Message(payload, ids[index] if ids else index + 1, headers, origin)
         for index, payload in enumerate(payloads)
@@ -214,7 +214,7 @@ def sending(batch: bytes | bytearray, partition_id: int = 0) -> commands.SendMes
 
 
 def resealed(batch: bytearray) -> bytearray:
-    """All checksums as they should be over whatever the rest is; the walk ends where it cannot go on."""
+    """Corrects all checksums, whatever the rest is; ends where the batch cannot be walked further."""
     position, sums = HEADER_BYTES, b""
     while position + 48 <= len(batch):
         headers, payload = struct.unpack_from("<II", batch, position + 32)

@@ -19,7 +19,7 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.WARNING):
         yield
     said = [record.getMessage() for record in caplog.get_records("call")]
-    # A socket of an earlier test's client, which is collected only now, may say that it was reset.
+    # A socket of an earlier test's client, which is collected only now, may report that it was reset.
     assert [line for line in said if "ConnectionResetError" not in line] == []
 
 

@@ -1,4 +1,4 @@
-"""A 0.12 client without a socket: it says frames to a conversation and hears what is answered, in whatever order."""
+"""A 0.12 client without a socket: it sends frames to a conversation and receives responses in any order."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Newer:
     def _end(self) -> None:
         self.ended = True
 
-    # What a driver has for it.
+    # What a transport keeps of it.
 
     def response_reservation(self) -> Reservation:
         return Reservation(self._rooms.responses_to(self.own))
@@ -81,10 +81,10 @@ class Newer:
     def close(self) -> None:
         self.talk.close()
 
-    # What is said.
+    # Sends a frame.
 
     async def say(self, octets: bytes) -> Reply | None:
-        """None: nothing is answered, or later."""
+        """None: there is no response, or it follows later."""
         buffers = await self.talk.respond(memoryview(bytearray(octets)), self)
         self.talk = self.talk.successor or self.talk
         return reply_of(buffers)
@@ -133,7 +133,7 @@ class Newer:
         return await self.reply(self.asked(request, **fields))
 
     async def get(self, request: commands.Request, **fields: Any) -> Any:
-        """What a request that is not refused is answered with."""
+        """Returns the response to a request that must not be refused."""
         reply = await self.demand(request, **fields)
         code = CODES.get(reply.operation, requests.code_of(request))
         return responses.OF_0_12_2.decode(code, memoryview(reply.content))
@@ -146,7 +146,7 @@ class Newer:
         return await self.say(octets)
 
     async def come_late(self) -> Reply | None:
-        """The next of the replies that come later."""
+        """Returns the next deferred reply."""
         return reply_of(await self.late.pop(0))
 
 
@@ -159,7 +159,7 @@ def reply_of(buffers: list[Any]) -> Reply | None:
 
 
 def is_committed(reply: Reply) -> bool:
-    """Whether the reply says that it is final; then it has to repeat all that a client compares."""
+    """Whether the reply is marked as final; then it has to repeat all fields that a client compares."""
     if not reply.head[220]:
         return False
     operation_number, commit = struct.unpack_from("<QQ", reply.head, 176)
@@ -174,7 +174,7 @@ async def root(world: World, client: bytes = CLIENT, **options: Any) -> Newer:
 
 
 async def with_topic(world: World, partitions: int = 1) -> Newer:
-    """Stream 0 and its topic 0, and who has made them, and knows its incarnation."""
+    """Stream 0 with topic 0, and a client that has created them and knows the incarnation."""
     found = await root(world)
     assert not await found.refused(commands.CreateStream("s"))
     assert not await found.refused(commands.CreateTopic("s", "t", partitions))

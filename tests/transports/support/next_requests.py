@@ -34,7 +34,7 @@ def at(offset: int) -> requests.Strategy:
 def poll(
     *, strategy: requests.Strategy = FIRST, count: int = 10, wait: int = 0, commit: bool = False, **more: Any
 ) -> requests.PollMessagesDeferred:
-    """Of partition 0, as consumer 1."""
+    """Polls partition 0 as consumer 1."""
     bounds = {"wait_us": wait, "max_bytes": 1 << 20, "request_timeout_us": wait + SPARE} | more
     return requests.PollMessagesDeferred(ME, "s", "t", 0, strategy, count, commit, **bounds)
 

@@ -1,4 +1,4 @@
-"""The QUIC listener in the test's own process, on the loop that it has in production, and aioquic's client."""
+"""The QUIC listener in the test's process, on the event loop of production, and aioquic's client."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from whippet.transports.quic import QuicListener
 
 
 class Reset(Exception):
-    """The server has ended a stream without an answer."""
+    """The server has ended a stream without a response."""
 
 
 class Closed(Exception):
-    """The server has ended the connection."""
+    """The server has closed the connection."""
 
 
 class Client(QuicConnectionProtocol):
-    """A connection as official clients have it: no ALPN, whatever certificate."""
+    """A connection like those of official clients: no ALPN, any certificate."""
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic)
@@ -68,8 +68,8 @@ class Client(QuicConnectionProtocol):
             self._terminate(event)
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """aioquic reports that the server has closed the connection three probe timeouts later: after seconds, if the
-        machine is busy."""
+        """aioquic reports that the server has closed the connection three probe timeouts later: after seconds on a busy
+        machine."""
         super().datagram_received(data, addr)
         closed = self.quic._close_event
         if closed is not None and self.quic._state is QuicConnectionState.DRAINING:
@@ -97,7 +97,7 @@ class Client(QuicConnectionProtocol):
         self.transmit()
 
     def begin(self, octets: bytes, *, fin: bool = True) -> asyncio.Future[bytes]:
-        """A request on a stream of its own; its answer is everything until the end of the stream."""
+        """Sends a request on its own stream; the response is everything until the stream ends."""
         stream_id = self.open()
         self.say(stream_id, octets, fin=fin)
         return self.waiting[stream_id]
@@ -120,7 +120,7 @@ class Client(QuicConnectionProtocol):
         return await self.ask(PING) == (0, b"")
 
     def vanish(self) -> None:
-        """Says nothing any more, and hears nothing."""
+        """Stops sending and receiving."""
         if self._timer is not None:
             self._timer.cancel()
         cast(asyncio.DatagramTransport, self._transport).abort()
@@ -142,7 +142,7 @@ class World:
         return client
 
     async def beginning(self, configuration: QuicConfiguration | None = None, **options: Any) -> Client:
-        """On its way to be connected."""
+        """Connecting."""
         configuration = configuration or QuicConfiguration(
             verify_mode=ssl.CERT_NONE, server_name="localhost", **options
         )
@@ -201,7 +201,7 @@ async def served(
         try:
             yield world
             world.leave()
-            # A request that is being carried out gives its room back when it is done, whoever is left. If
+            # A request in progress releases its memory when it is done, whether or not its client is still there. If
             # that never happens, the time limit of the test ends this.
             while world.connections or budgets.used:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

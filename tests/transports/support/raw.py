@@ -1,4 +1,4 @@
-"""The TCP listener in the test's own process, on the loop that it has in production, and sockets that say anything."""
+"""The TCP listener in the test's process, on the event loop of production, and sockets that send anything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOG_IN = asked(commands.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PA
 
 
 class ClassicClient(ABC):
-    """A client of the classic protocol, over whatever carries its bytes."""
+    """A client of the classic protocol over any byte stream."""
 
     @abstractmethod
     async def send(self, octets: bytes) -> None: ...
@@ -71,7 +71,7 @@ class ClassicClient(ABC):
         return await self.answer() == OK
 
     async def is_answered_in_order(self, streams: int) -> None:
-        """Makes streams and asks for each, all in one piece of bytes."""
+        """Creates streams and gets each of them, all in one piece of bytes."""
         names = [f"stream {number}" for number in range(streams)]
         await self.send(
             b"".join(asked(commands.CreateStream(name)) + asked(commands.GetStream(name)) for name in names)
@@ -85,7 +85,7 @@ class ClassicClient(ABC):
 
 
 class Raw(ClassicClient):
-    """A client's socket. What is sent and read are bytes; `answer` takes the next response apart."""
+    """A client's socket, which sends and receives bytes; `answer` decodes the next response."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -104,21 +104,21 @@ class Raw(ClassicClient):
         return bytes(found)
 
     async def some(self) -> bytes:
-        """What there is, at least a byte."""
+        """What has arrived, at least a byte."""
         found = await self._loop.sock_recv(self.link, 1 << 16)
         if not found:
             raise EOFError("closed")
         return found
 
     async def rest(self) -> bytes:
-        """Everything until the server closes."""
+        """Everything until the server closes the connection."""
         found = bytearray()
         while piece := await self._loop.sock_recv(self.link, 1 << 16):
             found += piece
         return bytes(found)
 
     async def is_closed(self) -> bool:
-        """Waits for it. Something that is said before is an error."""
+        """Waits for the end. Receiving anything before is an error."""
         with contextlib.suppress(ConnectionResetError):
             assert await self._loop.sock_recv(self.link, 1) == b""
         return True

@@ -53,7 +53,7 @@ TO_FIRST = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, partiti
 
 class Besieged:
     """The server, its users, and a stream with the topics `ordinary`, `large` (which has messages already) and `synced`
-    (which acknowledges what the disk has)."""
+    (whose acknowledged messages are on disk)."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -89,7 +89,7 @@ class Besieged:
         return await App.connect("iggy://{}:{}@{}:{}".format(name, password, *self.address("tcp")))
 
     async def link(self, scheme: str = "tcp", *, receive_bytes: int = 4096, own_address: bool = False) -> Raw:
-        """A socket that takes little of what nobody reads."""
+        """A socket with a small buffer for what nobody reads."""
         link = socket.socket()
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         if own_address:
@@ -155,7 +155,7 @@ class Besieged:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def limit(self, *keys: str) -> int:
-        """The sum of what GET /limits says of these."""
+        """The sum of these in GET /limits."""
         _, limits = await self.http("GET", "/limits", self.tokens["ordinary"])
         found = {each["key"]: each["value"] for each in limits}
         return sum(found[key] for key in keys)
@@ -247,7 +247,7 @@ async def held(links: list[Raw]) -> AsyncIterator[None]:
 
 
 async def say(raw: Raw, octets: bytes, seconds: float = 0.2) -> None:
-    """Writes until the server reads no more for the moment."""
+    """Writes until the server stops reading."""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(seconds):
             await raw.send(octets)
@@ -255,7 +255,7 @@ async def say(raw: Raw, octets: bytes, seconds: float = 0.2) -> None:
 
 @contextlib.asynccontextmanager
 async def partial_texts(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """Nobody has signed in; each has sent 52 KB of a text, and is somebody else as far as addresses tell."""
+    """No client has signed in; each has sent 52 KB of a text message, from an address of its own."""
     links = []
     for _ in range(clients):
         raw = await besieged.link("http", own_address=True)
@@ -269,7 +269,7 @@ async def partial_texts(besieged: Besieged, clients: int) -> AsyncIterator[None]
 
 @contextlib.asynccontextmanager
 async def announced(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """128 MiB, of which 18 bytes come."""
+    """Each announces 128 MiB and sends 18 bytes."""
     links = [await besieged.logged_in("powerless") for _ in range(clients)]
     for raw in links:
         await raw.send(struct.pack("<II", 128 * MIB - 4, 101) + bytes(10))
@@ -279,7 +279,7 @@ async def announced(besieged: Besieged, clients: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def tiny_chunks(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """Bodies without a length, of which one byte has come."""
+    """Bodies without a length, of which one byte has arrived."""
     lines = ("Content-Type: application/octet-stream", "Transfer-Encoding: chunked")
     head = besieged.head("POST", MESSAGES.format(topic="ordinary"), besieged.tokens["hostile"], *lines)
     links = [await besieged.link("http") for _ in range(clients)]
@@ -295,7 +295,7 @@ def poll_of(topic: str, number: int = 1_000_000) -> requests.PollMessages:
 
 @contextlib.asynccontextmanager
 async def unread_polls(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """Each asks for all that a poll returns, and reads nothing."""
+    """Each polls as much as possible, and reads nothing."""
     links = [await besieged.logged_in("hostile") for _ in range(clients)]
     for raw in links:
         await raw.send(asked(poll_of("large")))
@@ -305,7 +305,7 @@ async def unread_polls(besieged: Besieged, clients: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def unread_polls_of_websocket(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """The binary protocol on a WebSocket."""
+    """The binary protocol over WebSocket."""
     links = []
     for _ in range(clients):
         raw = await besieged.link("http")
@@ -333,7 +333,7 @@ def http_polls(accept: str) -> Callable[[Besieged, int], contextlib.AbstractAsyn
 
 @contextlib.asynccontextmanager
 async def unread_polls_of_channel(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """Sixteen of them wait apart on each channel."""
+    """Sixteen of them wait on each channel."""
     command = {"cmd": "poll_messages", "stream": "s", "topic": "large", "value": 0, "count": 1_000_000, "wait": "1s"}
     links = [await besieged.channel("hostile") for _ in range(clients)]
     for raw in links:
@@ -345,7 +345,7 @@ async def unread_polls_of_channel(besieged: Besieged, clients: int) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def unread_subscriptions(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """From different messages, so that nothing that is read for one is of use to another."""
+    """From different messages, so that nothing that is read for one can be used for another."""
     command = {"to": "topic", "cmd": "subscribe", "stream": "s", "topic": "large", "credit": 2**32 - 1}
     offsets = count()
     links = [await besieged.channel("hostile") for _ in range(clients)]
@@ -369,7 +369,7 @@ async def unread_tails(besieged: Besieged, clients: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def unread_documents(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """Responses that are no messages, as many as a connection may have ahead."""
+    """Responses without messages, as many as a connection may have queued."""
     links = [await besieged.link("http") for _ in range(clients)]
     for raw in links:
         await raw.send(besieged.head("GET", "/openapi.json", besieged.tokens["hostile"]) * 60)
@@ -379,7 +379,7 @@ async def unread_documents(besieged: Besieged, clients: int) -> AsyncIterator[No
 
 @contextlib.asynccontextmanager
 async def unheard_sends(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """`ack=none`, one after the other and as fast as it goes, on a topic that acknowledges what the disk has."""
+    """`ack=none`, one after the other and as fast as possible, on a topic whose acknowledged messages are on disk."""
     body = os.urandom(1_900_000)
     path = MESSAGES.format(topic="synced") + "?partition_id=0&ack=none"
     lines = ("Content-Type: application/octet-stream", f"Content-Length: {len(body)}")
@@ -409,13 +409,13 @@ async def unheard_sends(besieged: Besieged, clients: int) -> AsyncIterator[None]
 
 
 class Deaf(QuicConnection):
-    """Acknowledges what comes, and never says that it has taken any of it."""
+    """Acknowledges datagrams, and never moves a window."""
 
     def _write_connection_limits(self, builder: Any, space: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def _write_stream_limits(self, builder: Any, space: Any, stream: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 async def quic(besieged: Besieged, ends: contextlib.AsyncExitStack, *protocols: str, window: int) -> QuicClient:
@@ -435,7 +435,7 @@ STREAMS_PER_CONNECTION = 50
 
 @contextlib.asynccontextmanager
 async def unread_http3(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """So many streams, fifty on a connection, each of which asks for all that a poll returns."""
+    """Many streams, fifty on a connection, each of which polls as much as possible."""
     fields = [
         (b":method", b"GET"),
         (b":scheme", b"https"),
@@ -459,7 +459,7 @@ async def unread_http3(besieged: Besieged, clients: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def unread_quic(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """So many connections, each with polls on twenty streams."""
+    """Many connections, each with polls on twenty streams."""
     async with contextlib.AsyncExitStack() as ends:
         for _ in range(clients):
             client = await quic(besieged, ends, window=100_000)

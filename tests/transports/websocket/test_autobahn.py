@@ -1,8 +1,8 @@
-"""Autobahn's test suite, which is Python 2, and so is not among the packages of this project: `make autobahn` installs
-it beside them and runs this.
+"""Autobahn's test suite, which needs Python 2, and so is not among the packages of this project: `make autobahn`
+installs it beside them and runs this.
 
-Sections 12 and 13 are about compression, of which there is none. What matters most is in test_framing.py,
-test_binary.py and test_channel.py, too.
+Sections 12 and 13 are about compression, which is not supported. What matters most is also in test_framing.py,
+test_binary.py, test_channel.py and test_text_connection.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BINARY = ("1.2.*", "9.2.*", "9.4.*", "9.6.*", "9.8.*")
 """Cases whose messages are not text."""
 GOOD = {("OK", "OK"), ("INFORMATIONAL", "INFORMATIONAL"), ("INFORMATIONAL", "OK")}
 LATE = {("NON-STRICT", "OK")}
-"""As the standard allows: that a text is no UTF-8 is noticed when it is whole, not at the first wrong byte."""
+"""As the standard allows: invalid UTF-8 is noticed when the text is complete, not at the first wrong byte."""
 
 
 @pytest.mark.skipif("WHIPPET_AUTOBAHN" not in os.environ, reason="it takes a Python 2: make autobahn PYTHON2=python2.7")
@@ -43,7 +43,7 @@ def test_the_autobahn_suite_passes(tmp_path: Path) -> None:
 
 
 def judged(folder: Path, url: str) -> dict[str, Any]:
-    """What the suite has found, by server and case."""
+    """The findings of the suite, by server and case."""
     specification = {
         "outdir": str(folder / "reports"),
         "servers": [{"agent": agent, "url": f"{url}/{agent}"} for agent in ("frames", "text")],

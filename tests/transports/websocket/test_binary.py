@@ -1,6 +1,6 @@
-"""The binary protocols over WebSocket: whatever a client sends, however it is cut, and whatever it leaves undone.
+"""The binary protocols over WebSocket: any requests, split in any way, and unfinished ones.
 
-What is said inside of messages is tested in test_tcp.py and test_modern_tcp.py; here it is the way there and back.
+The content of messages is tested in test_tcp.py and test_modern_tcp.py; here it is the transport in both directions.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ async def test_requests_may_be_split_into_any_messages_fragments_and_reads(tmp_p
                 octets = octets[size:]
                 await witness.is_alive()
             heard = [(await client.frame())[1] for _ in range(count)]
-            # What the second of a 0.9 client says has the number of its session.
+            # The second request of a 0.9 client carries the number of its session.
             told = [heard[0], *heard[2:]] if wire == "modern" else heard
             expected = expected or told
             assert [len(each) for each in told] == [len(each) for each in expected]
@@ -435,7 +435,7 @@ async def test_a_stop_answers_requests_in_progress_and_sends_no_close_frame(tmp_
         assert await busy.answer() == OK
         await world.websockets.stop(5)
         assert [await busy.answer() for _ in range(99)] == [OK] * 99
-        # Official clients of 0.6 and 0.7 do not come back after one.
+        # Official clients 0.6 and 0.7 do not reconnect after one.
         assert await idle.closed() == (None, "")
         with pytest.raises(websockets.InvalidStatus) as refused:
             await world.stranger()

@@ -78,7 +78,7 @@ async def test_a_command_is_answered_as_over_http(tmp_path: Path) -> None:
             over_http = await link.ask(world.serves.request("GET", path))
             assert over_http.status == 200, path
             assert await browser.ask(cmd, **members) == over_http.json(), cmd
-        # What is no JSON there is a text here.
+        # What is not JSON there is a text here.
         assert await browser.ask("ping") == "pong"
         assert "# TYPE" in await browser.ask("get_metrics")
         snapshot = await browser.ask("make_snapshot", compression="Stored", snapshot_types=["Test"])

@@ -1,5 +1,4 @@
-"""Filters: they find what a look at every message would find, and however many there are, each message is looked at
-once."""
+"""Filters find what checking every message would find; whatever their number, each message is decoded once."""
 
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ async def test_copies_for_many_filters_are_not_kept(tmp_path: Path) -> None:
         for selector in [Filter(header=key).selector for key in keys]:
             piece.joined(selector, piece.matching(selector))
         assert sum(map(len, piece._joined.values())) <= len(piece.octets)
-        # Those who have the same filter have the same copy.
+        # Subscribers with the same filter share a copy.
         assert piece.joined(first, piece.matching(first)) is piece.joined(first, piece.matching(first))
 
 
@@ -252,7 +251,7 @@ async def test_nothing_of_a_filter_remains_after_its_subscription(tmp_path: Path
         subs = await filtering(world, browser, ["a", "b", "c"])
         await sent(sender, "a", "b")
         assert await browser.offsets(subs["b"], 1) == [(0, 1)]
-        # The feed was made for the first of them.
+        # The feed was created for the first of them.
         ended = await browser.ask("unsubscribe", sub=subs["a"])
         assert ended["cursor"] == "0:2"
         later = await filtering(world, browser, ["d"])
@@ -305,7 +304,7 @@ CACHES = {
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }
-"""Modules of the server with results of functions that are kept, and what they are kept for."""
+"""Modules of the server with cached functions, and what these are for."""
 
 
 def test_no_cache_keeps_what_clients_send() -> None:

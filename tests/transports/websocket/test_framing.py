@@ -1,4 +1,5 @@
-"""Frames as bytes: whatever a client says, however it is cut; and what it is told, as the websockets package reads it.
+"""Frames as bytes: anything that a client sends, split in any way; and what it receives, as the websockets package
+reads it.
 
 The violations are those of Autobahn's suite, case by case where one is named.
 """
@@ -23,7 +24,7 @@ Messages = list[tuple[int, bytes]]
 
 
 def heard(pieces: list[bytes], **limits: object) -> Messages:
-    """What is said in these reads: whole messages and control frames."""
+    """The content of these reads: whole messages and control frames."""
     incoming = Incoming(**limits)  # type: ignore[arg-type]
     found: Messages = []
     parts: list[bytes] = []

@@ -51,7 +51,7 @@ async def test_members_share_the_partitions_and_hand_over_acknowledged_ones(
         assert (await second.push(other, "assigned"))["assigned"]["partitions"] == [1]
         await sent(first, 1, partition=1)
         assert await second.offsets(other, 1) == [(1, 2)]
-        # What nobody has acknowledged comes again when its reader goes.
+        # Unacknowledged messages are pushed again after their reader leaves.
         await first.link.close()
         assert set(await second.offsets(other, 2)) == {(0, 0), (0, 1)}
 
@@ -144,7 +144,7 @@ async def test_rates_without_credit_are_skipped_and_counted(tmp_path: Path, monk
         await until(lambda: getattr(subscription, "_skipped") > 2)  # noqa: B009
         await browser.ask("grant", sub=sub, credit=1)
         assert (await browser.push(sub))["skipped"] > 2
-        # Nobody asks any more: nothing is measured.
+        # Without subscribers nothing is measured.
         await browser.ask("unsubscribe", sub=sub)
         task = world.gateway.rates._measuring
         await until(lambda: task is not None and task.done())

@@ -1,4 +1,4 @@
-"""How HTTP becomes WebSocket: who is let in at the port of HTTP, and what everybody else hears."""
+"""The opening handshake of WebSocket on the HTTP port: who may connect, and how others are refused."""
 
 from __future__ import annotations
 

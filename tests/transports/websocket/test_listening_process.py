@@ -1,4 +1,4 @@
-"""Where a process has WebSocket: on the port of HTTP, at an address of its own besides, or at that alone."""
+"""Where a process serves WebSocket: on the port of HTTP, also at an address of its own, or at that alone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_clients_are_disconnected_when_the_server_stops(start: Start) -> None:
 @pytest.mark.parametrize("path", ["/ws", "/"])
 def test_a_stop_does_not_wait_for_a_silent_client(start: Start, path: str) -> None:
     gateway = start(IGGY_SYSTEM_LIMITS_STOP_TIME="1 h", IGGY_SYSTEM_LIMITS_SILENCE_BEFORE_LOGIN="1 h")
-    # Below the library, which would answer: nothing is read from this socket, and nothing said.
+    # Below the library, which would respond: nothing is read from this socket, and nothing sent.
     with gateway.connect() as silent:
         silent.sendall(
             f"GET {path} HTTP/1.1\r\nHost: {gateway.address()}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

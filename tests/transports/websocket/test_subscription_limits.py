@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_before_its_subscription_starts_leaves_nothin
 
 
 async def test_subscriptions_of_a_connection_share_its_memory(tmp_path: Path) -> None:
-    """They all have kept up until now, and are handed what comes at the same moment."""
+    """They all have kept up until now, and receive new messages at the same moment."""
 
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
@@ -126,7 +126,7 @@ async def test_subscriptions_of_a_connection_share_its_memory(tmp_path: Path) ->
             await browser.ask("send_messages", **sending("A" * size))
             await asyncio.sleep(0.05)
             assert stalled._transport.get_write_buffer_size() < 2 * size  # type: ignore[attr-defined]
-        # What waited comes when there is room, to each of them once and in order.
+        # What waited is pushed when there is room, to each of them once and in order.
         offsets: dict[int, list[int]] = {}
         for _ in range(4 * 20):
             message = msgspec.json.decode((await raw.frame())[1])
@@ -135,7 +135,7 @@ async def test_subscriptions_of_a_connection_share_its_memory(tmp_path: Path) ->
 
 
 async def test_pings_of_a_slow_reader_are_answered(tmp_path: Path) -> None:
-    """Clients that ping would take a server that is busy with them for one that is gone."""
+    """Clients that ping would mistake a server that is busy with them for one that is gone."""
 
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
@@ -159,7 +159,7 @@ async def test_pings_of_a_slow_reader_are_answered(tmp_path: Path) -> None:
 
 
 async def test_a_slow_subscriber_is_kept_for_minutes_while_it_reads(tmp_path: Path) -> None:
-    """Whenever it is looked at, there is something that it has not taken."""
+    """At every check there is something that it has not read."""
 
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
@@ -169,7 +169,7 @@ async def test_a_slow_subscriber_is_kept_for_minutes_while_it_reads(tmp_path: Pa
         (slow,) = [each for each in world.websockets._connections if each.address != own_address(browser)]
         beginning = {"id": 1, "cmd": "subscribe", "credit": 10_000, "offset": 0, **TOPIC}
         await raw.send(frame(1, msgspec.json.encode(beginning)))
-        # It would look at another time than we do.
+        # It would check at another time than we do.
         world.websockets._sweeper.cancel()  # type: ignore[union-attr]
         now = time.monotonic()
         for _ in range(25):
@@ -215,7 +215,7 @@ async def test_one_user_cannot_take_all_subscriptions(tmp_path: Path) -> None:
         reading = {"global": everything() | {"poll_messages": True}, "streams": None}
         await first.ask("create_user", username="alice", password="alicealice", status="active", permissions=reading)
         alice = await (await stranger(world)).log_in("alice", "alicealice")
-        # What is refused takes no place.
+        # A refused subscription does not count.
         await alice.refused("subscribe", to="topic", stream="s", topic="none")
         for _ in range(2):
             await subscribed(alice, **TOPIC)

@@ -115,7 +115,7 @@ class Watched(deque[Any]):
 
 
 async def test_thousands_of_commands_are_parsed_a_few_at_a_time(tmp_path: Path) -> None:
-    """However they lie in what is read, none is lost, and control frames keep their places among them."""
+    """However they are split between reads, none is lost, and control frames keep their places."""
 
     async with talking(tmp_path) as world:
         raw = await world.raw("/ws")

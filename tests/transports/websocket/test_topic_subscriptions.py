@@ -141,7 +141,7 @@ async def test_a_client_may_skip_to_the_newest_message_and_learn_how_many_it_mis
         assert message["cursor"] == "0:3,1:0"
         await sent(browser, 5, partition=1)
         await browser.ask("grant", sub=sub, credit=2)
-        # At once, and not when something comes again, which may be never.
+        # At once, and not with the next message, which may never come.
         message = await browser.push(sub)
         assert [each["header"]["offset"] for each in message["messages"]] == [9]
         assert message["skipped"] == {"0": 6, "1": 5}
@@ -270,7 +270,7 @@ async def test_a_filter_distinguishes_one_from_true(tmp_path: Path) -> None:
         for kind, octets in values:
             value = {"kind": kind, "value": base64.b64encode(octets).decode()}
             await sent(browser, 1, headers=[{"key": text("flag"), "value": value}])
-        # All at once: what is said to several is encoded once.
+        # All at once: what several subscribers receive is encoded once.
         subs = [
             await subscribed(browser, **TOPIC, **{"from": "first"}, filter={"header": "flag", "value": value})
             for value in (1, True, 0, False)

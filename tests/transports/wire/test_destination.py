@@ -1,4 +1,4 @@
-"""The destination of a send, which both protocols begin with: what is remembered of it, and how much."""
+"""The destination of a send, with which both protocols begin: what is remembered of it, and how much."""
 
 from __future__ import annotations
 

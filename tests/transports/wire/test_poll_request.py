@@ -1,4 +1,4 @@
-"""What is remembered of the beginnings of polls never changes what a poll means."""
+"""Remembering the beginnings of polls never changes what a poll means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of the channel for browsers: says objects, hears objects, and keeps answers and what was pushed apart."""
+"""A client of the channel for browsers: sends and receives objects, and keeps responses and pushed messages apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Browser:
     def __init__(self, link: ClientConnection) -> None:
         self.link = link
         self.pushed: list[Message] = []
-        """What was said of subscriptions and not asked for yet, in order."""
+        """Pushed messages that have not been fetched yet, in order."""
         self._answers: dict[Any, Message] = {}
         self._last = 0
 
@@ -47,7 +47,7 @@ class Browser:
         return self._answers.pop(number)
 
     async def ask(self, cmd: str, **members: Any) -> Any:
-        """What is answered to a command that is not refused."""
+        """Returns the result of a command that must not be refused."""
         answer = await self.answer(await self.say(cmd=cmd, **members))
         assert "error" not in answer, answer
         return answer["ok"]
@@ -60,7 +60,7 @@ class Browser:
         return refusal(await self.answer(await self.say(cmd=cmd, **members)))
 
     async def push(self, sub: int, member: str | None = None) -> Message:
-        """The next that is said of a subscription, or the next with this member."""
+        """The next message of a subscription, or the next one with this member."""
         while True:
             for message in self.pushed:
                 if message["sub"] == sub and (member is None or member in message):
@@ -69,7 +69,7 @@ class Browser:
             await self._hear_one()
 
     async def offsets(self, sub: int, count: int) -> list[tuple[int, int]]:
-        """Partition and offset of the next so many messages."""
+        """Partition and offset of the next messages."""
         found: list[tuple[int, int]] = []
         while len(found) < count:
             messages = (await self.push(sub, "messages"))["messages"]
@@ -81,12 +81,12 @@ class Browser:
         return self
 
     async def is_quiet(self) -> bool:
-        """Nothing was said before the answer to something else."""
+        """Nothing was pushed before the response to another command."""
         await self.ask("ping")
         return not self.pushed
 
     async def closed(self) -> tuple[int | None, str]:
-        """Waits for the end; the code that the server has given."""
+        """Waits for the end; returns the close code of the server."""
         with contextlib.suppress(websockets.ConnectionClosed):
             while True:
                 await self._hear_one()

@@ -1,5 +1,5 @@
-"""Servers that say again whatever they are told, for Autobahn's test suite: `/frames` is made of our handshake, framing
-and closing, and hears messages of both kinds; `/text` is the connection that browsers have, with an echo for a channel.
+"""Servers that echo what they receive, for Autobahn's test suite: `/frames` consists of our handshake, framing and
+closing, and accepts messages of both kinds; `/text` is the connection of browsers, with an echo as its channel.
 
 `python -m tests.transports.websocket.support.echoing` prints its port and runs until it is killed.
 """
@@ -92,7 +92,7 @@ class EchoChannel:
 
     def __init__(self, link: TextConnection) -> None:
         self._link = link
-        # Strangers may say little.
+        # Unauthenticated clients may send little.
         link.session.login = Login("somebody", 0)
 
     async def hear(self, text: bytes) -> None:

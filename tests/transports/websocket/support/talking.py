@@ -1,7 +1,7 @@
-"""The HTTP port with WebSocket on it, in the test's own process, on the loop that it has in production.
+"""The HTTP port with WebSocket, in the test's process, on the event loop of production.
 
-Clients are those of the `websockets` package, or raw links that say anything. After every test nobody is connected and
-nothing is taken from the budgets.
+Clients are those of the `websockets` package, or raw links that send anything. After every test no client is connected
+and nothing is reserved from the budgets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
 
 TURNS_MAX = 10
-"""Of the loop, until a subscription that was cancelled with its connection has given back its room."""
+"""Iterations of the event loop until a subscription that was cancelled with its connection has released its memory."""
 
 
 def handshake(
@@ -41,7 +41,7 @@ def handshake(
 
 
 def frame(opcode: int, content: bytes = b"", *, fin: bool = True, masked: bool = True, reserved: int = 0) -> bytes:
-    """Whether it may be said or not."""
+    """Whether or not it is valid."""
     head = bytearray((opcode | reserved | (0x80 if fin else 0),))
     mask_bit, size = 0x80 if masked else 0, len(content)
     if size < 126:
@@ -58,7 +58,7 @@ def frame(opcode: int, content: bytes = b"", *, fin: bool = True, masked: bool =
 
 
 def message(content: bytes, *cuts: int) -> bytes:
-    """Binary, in fragments if it is cut."""
+    """Sends binary messages, in fragments if they are split."""
     edges = list(itertools.pairwise((0, *cuts, len(content))))
     return b"".join(
         frame(0 if number else 2, content[start:end], fin=number == len(edges) - 1)
@@ -85,7 +85,7 @@ class Classic(ClassicClient):
         return found
 
     async def closed(self) -> tuple[int | None, str]:
-        """Waits for the end; the code that the server has given."""
+        """Waits for the end; returns the close code of the server."""
         with contextlib.suppress(websockets.ConnectionClosed):
             await self.link.recv()
             raise AssertionError("something was said before the end")
@@ -94,7 +94,7 @@ class Classic(ClassicClient):
 
 
 class RawLink:
-    """A connection that has been upgraded and says bytes."""
+    """A connection that has been upgraded and sends bytes."""
 
     def __init__(self, link: Link, heard: bytes) -> None:
         self.link = link
@@ -110,7 +110,7 @@ class RawLink:
         return found
 
     async def frame(self) -> tuple[int, bytes]:
-        """Opcode and content of the next one."""
+        """Opcode and content of the next frame."""
         first, second = await self.exactly(2)
         assert first & 0x80
         assert not second & 0x80, "the server masks"
@@ -133,7 +133,7 @@ class RawLink:
         return await self.answer() == OK
 
     async def closed(self) -> int | None:
-        """The code of a Close frame, behind which nothing comes."""
+        """The code of a Close frame, after which nothing follows."""
         opcode, content = await self.frame()
         assert opcode == 8, (opcode, content)
         with contextlib.suppress(ConnectionResetError):

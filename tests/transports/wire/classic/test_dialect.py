@@ -1,4 +1,4 @@
-"""Which size of message headers a client is answered in."""
+"""The size of the message headers that a client gets."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_token_says_nothing_of_the_client() -> None:
 
 
 class Remembered:
-    """Who is remembered, and how many connections of theirs there are."""
+    """The clients that are remembered, and how many connections each has."""
 
     def __init__(self) -> None:
         self.connections: dict[str, int] = {}

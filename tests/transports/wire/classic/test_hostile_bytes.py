@@ -1,4 +1,4 @@
-"""Bytes that no client should send: each is refused with a number, never with another exception, never with memory."""
+"""Bytes that no client should send: each is refused with a number, without other exceptions or much memory."""
 
 from __future__ import annotations
 

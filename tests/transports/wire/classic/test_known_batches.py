@@ -1,4 +1,4 @@
-"""What a decoded send says of its batches is what checking them would say: the log does not check them again."""
+"""What a decoded send knows of its batches is what checking them would return: the log does not check them again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADERS = b"\2\1\0\0\0k\2\1\0\0\0v"
 
 
 def decoded(messages: list[Message], header_size: int) -> SendMessages:
-    """As they come from a client; all origin times fit one batch here, what the server makes of them may not."""
+    """As clients send them; here all origin times fit one batch, which is not guaranteed for those of the server."""
     built = batches.build(messages, NOON, os.urandom)
     payload = sends.encode(SendMessages(1, 2, TO, (built,)), header_size)
     return sends.decode(memoryview(payload), Dialect(), os.urandom)

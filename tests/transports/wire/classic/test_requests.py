@@ -1,4 +1,4 @@
-"""Requests there and back, and what is said of those that are not as they should be."""
+"""Classic requests, encoded and decoded, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS: dict[int, type[commands.Request]] = {
 
 
 def decode(code: int, payload: bytes) -> Any:
-    """What is known besides of the batches of a send is not part of what was asked."""
+    """What else is known of the batches of a send is not part of the request."""
     request = requests.decode(code, memoryview(payload), Dialect(), lambda size: b"\7" * size)
     return msgspec.structs.replace(request, checked=()) if isinstance(request, commands.SendMessages) else request
 

@@ -1,4 +1,4 @@
-"""Answers there and back."""
+"""Classic responses, encoded and decoded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The payload of send_messages: what is accepted, and which number refuses what is not.
+"""The payload of send_messages: what is accepted, and the error numbers of what is not.
 
-There is a way for a few messages, one for many of one size and one for many of mixed sizes; all must say the same.
+A few messages, many of one size and many of mixed sizes are decoded by different code, which must agree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ every_way = pytest.mark.parametrize(("count", "mixed", "size"), WAYS)
 
 
 class Body:
-    """A good body, to be spoiled."""
+    """A valid body, to be corrupted."""
 
     def __init__(self, count: int, mixed: bool, header_size: int) -> None:
         self.octets = bytearray(send_body(messages(count, mixed), header_size))

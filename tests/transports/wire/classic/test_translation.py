@@ -1,7 +1,7 @@
-"""Messages from the classic form to batches and back: nothing is lost, and what is made is good.
+"""Messages from the classic form to batches and back: nothing is lost, and the batches are valid.
 
-What is expected is written down plainly in support/plainly.py; batch sizes cross the border between the loop for a few
-messages and numpy, and between one size and mixed sizes.
+support/plainly.py computes what is expected in the simplest way; batch sizes cross the border between the loop for a
+few messages and numpy, and between one size and mixed sizes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def in_short_form(block: bytes) -> bytes:
 
 
 def decode(body: bytes) -> list[batches.StoredMessage]:
-    """All messages of the batches that a send is turned into, after the batches were found good."""
+    """All messages of the batches that a send becomes, after checking the batches."""
     found: list[batches.StoredMessage] = []
     for batch in sends.decode(memoryview(body), Dialect(), os.urandom).batches:
         batches.check(batch)
@@ -76,7 +76,7 @@ def test_what_is_sent_is_stored(header_size: int, sent: list[Classic]) -> None:
 
 @st.composite
 def in_buffers(draw: st.DrawFn, kept: list[Classic]) -> tuple[list[Readable], list[Classic]]:
-    """Batches as a partition gives them to a reader: whole ones joined, and slices with their headers apart."""
+    """Batches as a partition returns them to a reader: whole ones joined, and slices with separate headers."""
     buffers: list[Readable] = []
     run = b""
     expected = []
@@ -159,7 +159,7 @@ def test_origin_times_of_any_span_are_kept_exactly_and_in_order(sent: list[Class
 def test_messages_go_into_one_batch_as_long_as_their_times_fit(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fitting = [Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US * (i % 2), b"x") for i in range(count)]
     with monkeypatch.context() as patched:
-        # Nobody has to look for breaks then, which costs time.
+        # Then no change of batch has to be searched, which costs time.
         patched.delattr(batching, "_runs")
         assert len(sends.decode(memoryview(send_body(fitting, 64)), Dialect(), os.urandom).batches) == 1
     apart = [*fitting, Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US + 1, b"x"), *fitting]
@@ -265,7 +265,7 @@ def test_our_client_invents_no_ids_for_stored_messages_without_one(header_size: 
 def test_numpy_handles_many_messages_and_a_loop_handles_a_few(
     header_size: int, sizes: list[int], way: str, headers: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ways make the same bytes: the wrong one costs time, with every batch."""
+    """All paths produce the same bytes: the wrong one costs time, with every batch."""
     kept = [Classic(i + 1, i, NOW, NOW, b"x" * size, headers) for i, size in enumerate(sizes)]
     assert isinstance(sends._ends(area(kept, header_size), header_size), np.ndarray) is (way == "uniform")
     if headers and header_size == 56:

@@ -1,4 +1,4 @@
-"""User headers between the two layouts: translated where they are what they seem, untouched otherwise."""
+"""User headers between the two layouts: translated if they are valid, unchanged otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real clients sent is understood, and what they accepted is what is sent: byte for byte."""
+"""What real clients sent is decoded, and what they accepted is what is encoded: byte for byte."""
 
 from __future__ import annotations
 

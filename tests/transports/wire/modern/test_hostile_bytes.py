@@ -1,4 +1,4 @@
-"""Bodies that no 0.9 client should send: each is refused with a number, at once, and without taking memory."""
+"""Bodies that no 0.9 client should send: each is refused with a number, at once, and without much memory."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ OPTION = struct.pack("<BI1sBI1s", 2, 1, b"k", 1, 1, b"v")
 def test_the_longest_body_takes_time_that_grows_with_its_length_only(code: int, body: bytes) -> None:
     started = time.process_time()
     decode(code, body)
-    # Ten million bytes at a few hundred nanoseconds for each handful; what grew with their square would take minutes.
+    # Ten million bytes at a few hundred nanoseconds for each handful; quadratic time would be minutes.
     assert time.process_time() - started < 10

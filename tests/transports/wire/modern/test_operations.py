@@ -1,5 +1,6 @@
 """The numbers of the operations and their commands, as the protocol 0.9 defines them. The clients of the other tests
-take them from the table of the server: only here are they written down a second time."""
+take them from the server's table: only here are they written down a second time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a 0.9 client logs in: with a password or a token, told apart by what follows the first name."""
+"""How a 0.9 client logs in: with a password or a token, distinguished by what follows the first name."""
 
 from __future__ import annotations
 

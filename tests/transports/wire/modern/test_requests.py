@@ -1,4 +1,4 @@
-"""Requests of 0.9 clients there and back, and what is said of those that are not as they should be."""
+"""Requests of 0.9 clients, encoded and decoded, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to 0.9 clients there and back."""
+"""Responses to 0.9 clients, encoded and decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the 0.9 wheel sent is understood, and what it accepted is what is sent: byte for byte."""
+"""What the 0.9 wheel sent is decoded, and what it accepted is what is encoded: byte for byte."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DERIVED = (
 
 
 def time(digits: str) -> int:
-    """As the wire has it."""
+    """As it is on the wire."""
     return int.from_bytes(bytes.fromhex(digits), "little")
 
 
@@ -70,7 +70,7 @@ NUMBERED: dict[str, tuple[int, commands.Request]] = {
     "V38": (21, commands.CreatePersonalAccessToken("p1", 0)),
     "V40": (26, commands.LogoutUser()),
 }
-"""With the number that each took."""
+"""With the number of each."""
 ROUTED = (NAMED_C1, "r", "t", 0, NEXT, 1, True)
 READS: dict[str, tuple[int, int, commands.Request]] = {
     "V01": (1, 1, commands.Ping()),
@@ -129,7 +129,7 @@ def test_changes_have_an_operation_and_a_number(name: str) -> None:
     assert requests.code_of(request) == code
     assert OF_CODE[code] == found.operation
     body = b"".join(requests.encode(request))
-    # The wheel says nothing of the body of what concerns one partition.
+    # The wheel leaves out the checksum of requests for one partition.
     checked = found.operation < 160
     assert framed(name, number, found.operation, 0, body, checked=checked) == vectors.octets(name)
 
@@ -142,7 +142,7 @@ def test_reads_have_a_code(name: str) -> None:
     assert requests.decode(code, memoryview(vectors.body(name))) == request
     body = b"".join(requests.encode(request))
     if name == "V47":
-        # The state of the catalogue that the client knows of, which nobody asks about here.
+        # The state of the catalogue that the client knows, which is ignored here.
         assert body[:24] == vectors.body(name)[:24]
         body = vectors.body(name)
     assert code not in OF_CODE
@@ -223,7 +223,7 @@ ANSWERS = {
 
 
 def asked_for(whole: bytes) -> frames.Request:
-    """The request that a reply repeats, as far as it does."""
+    """The fields of the request that a reply repeats."""
     return frames.Request(
         size=0,
         kind=frames.REQUEST,
@@ -238,7 +238,7 @@ def asked_for(whole: bytes) -> frames.Request:
 
 
 def content(whole: bytes, operation: int) -> memoryview:
-    """What is behind the section of results, if there is to be one."""
+    """What follows the section of results, if there is one."""
     body = memoryview(whole)[HEADER_BYTES:]
     if operation in PLAIN:
         return body

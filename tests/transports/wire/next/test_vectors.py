@@ -1,4 +1,4 @@
-"""What clients of 0.12 sent is understood, and what they accepted is what is sent: byte for byte."""
+"""What 0.12 clients sent is decoded, and what they accepted is what is encoded: byte for byte."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_session_is_resumed_with_its_secret() -> None:
     client = bytes.fromhex("d582ef7a50394cf9b7e455a81ab7fd69")
     assert found == (NEWEST, client, 11, registration.digest(body[-32:]))
     said = registration.encode_binding(NEWEST, client, 11, body[-32:], *SDK)
-    # What the client has seen of the catalogue is not looked at.
+    # What the client has seen of the catalogue is ignored.
     assert said == body[:51] + bytes(8) + body[59:]
 
 
@@ -215,7 +215,7 @@ def test_a_partition_has_an_entry_of_the_size_of_its_version(wire: wire_response
     alone = b"".join(wire.encode(300, responses.TopicDetails(msgspec.structs.replace(TOPIC, partitions_count=0), ())))
     whole = b"".join(wire.encode(300, responses.TopicDetails(TOPIC, PARTITIONS)))
     assert len(whole) - len(alone) == 2 * size
-    # 33 bytes, the name, and two blocks of options behind their lengths.
+    # 33 bytes, the name, and two blocks of options after their lengths.
     assert len(alone) == 33 + 1 + sum(4 + len(b"".join(_octets(block))) for block in (TOPIC.explicit, TOPIC.derived))
     assert wire.decode(300, memoryview(whole)) == responses.TopicDetails(TOPIC, PARTITIONS)
     entry = whole[len(alone) :][:size]

@@ -1,5 +1,5 @@
-"""Frames as the protocol pages write them down: of a header only the bytes that are not 0, each run behind its
-position; `(0*n)` in a body is n times 0.
+"""Frames as the protocol pages write them: of a header only the bytes that are not 0, each run after its position;
+`(0*n)` in a body is n times 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes that were right once, with a few changes."""
+"""Valid bytes with a few changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def mutated(draw: st.DrawFn, octets: bytes) -> bytes:
-    """Some bytes changed, some taken out, some put in."""
+    """Changes, removes and inserts some bytes."""
     changed = bytearray(octets)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(changed)))

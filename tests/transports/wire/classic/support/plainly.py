@@ -1,4 +1,4 @@
-"""The classic form of messages written down once more, as plainly as can be: what the fast code is compared with."""
+"""The classic form of messages in the simplest possible code, which the fast code is compared with."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def send_body(messages: list[Classic], header_size: int, destination: bytes = TO
 
 
 def parse(octets: bytes, header_size: int) -> list[Classic]:
-    """Messages back from their bytes; the checksum and the reserved bytes are checked."""
+    """Decodes messages; the checksum and the reserved bytes are checked."""
     found = []
     while octets:
         checksum, identity, offset, timestamp, origin, headers, payload = struct.unpack_from("<Q16sQQQII", octets)
@@ -70,7 +70,7 @@ def parse(octets: bytes, header_size: int) -> list[Classic]:
 
 
 def stored(messages: list[Classic], partition_id: int = 0) -> Writable:
-    """One batch as the log would keep it: the first message says its place."""
+    """One batch as the log would keep it, at the position of its first message."""
     batch = batches.build(
         [batches.Message(m.payload, m.id, m.user_headers, m.origin) for m in messages], 0, lambda size: b"\1" * size
     )
@@ -80,6 +80,6 @@ def stored(messages: list[Classic], partition_id: int = 0) -> Writable:
 
 
 def same(one: batches.Checked, other: batches.Checked) -> bool:
-    """Whether they say the same of a batch, however they say where its frames are."""
+    """Whether they agree about a batch, in whatever form they describe its frames."""
     at = [[batches.start_of(known.frames, index) for index in range(known.message_count + 1)] for known in (one, other)]
     return at[0] == at[1] and one.checksums == other.checksums

@@ -1,4 +1,4 @@
-"""Frames that crossed a socket between real clients and servers, by the numbers that the protocol page gives them."""
+"""Frames captured between real clients and servers, by their numbers on the protocol page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any request and any answer, as hypothesis makes them up."""
+"""Hypothesis strategies for any request and any response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any request and any answer of the 0.9 wire, as hypothesis makes them up: the classic ones, and what is different."""
+"""Hypothesis strategies for any request and response of the 0.9 protocol: the classic ones, and those that differ."""
 
 from __future__ import annotations
 
