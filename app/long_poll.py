@@ -78,7 +78,7 @@ class LongPoll:
                 for partition, start in zip(partitions, starts, strict=True):
                     # Several partitions may have what is missing together, so each is awaited for one message.
                     end = max(partition.readable, start)
-                    awaited.append(partition.awaited(end + (missing if len(partitions) == 1 else 1) - 1))
+                    awaited.append(partition.readable_at(end + (missing if len(partitions) == 1 else 1) - 1))
                 await asyncio.wait(
                     (self.ended, *awaited),
                     timeout=max(self._deadline - loop.time(), 0),
@@ -91,7 +91,7 @@ class LongPoll:
                 is_gone = any(future.done() and future.exception() is not None for future in awaited)
                 for partition, future in zip(partitions, awaited, strict=False):
                     if not future.done():
-                        partition.not_awaited(future)
+                        partition.stop_waiting(future)
             if len(partitions) > 1 and not is_gone and self._missing() > 0:
                 # A wait for many messages in many partitions does not check all of them after each message.
                 pause = min(PAUSE_SECONDS * len(partitions), self._deadline - loop.time())

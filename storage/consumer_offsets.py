@@ -101,8 +101,8 @@ class ConsumerOffsets:
         files = self.files
         self.unsynced = not sync
 
-        def report(answer: asyncio.Future[None]) -> None:
-            error = None if answer.cancelled() else answer.exception()
+        def report(written: asyncio.Future[None]) -> None:
+            error = None if written.cancelled() else written.exception()
             if error is not None:
                 # The current values are due, not those that failed: a later round may have been acknowledged since.
                 self._changed = {key: self._stored.get(key) for key in changes} | self._changed

@@ -41,7 +41,7 @@ from whippet.storage.write_pipeline import Shared, WritePipeline
 _log = logging.getLogger(__name__)
 
 CLIENT_FRAME_BYTES = 64
-"""The message header of the classic protocol, in which older clients are told sizes."""
+"""The message header of the classic protocol, in which sizes are reported to older clients."""
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Partition:
         self._exclusive = Exclusion()
         self._purging = False
         """A purge failed. Whether it had been decided shows when the partition is reopened."""
-        self._timestamps = Timestamps(place, last_timestamp, shared.clock, shared.made_at)
+        self._timestamps = Timestamps(place, last_timestamp, shared.clock, shared.created_at)
         self._offsets = ConsumerOffsets(shard, offset_files, offsets, shared.options.consumer_offsets_max)
         self._producers = Producers(shared.bounds, records)
         self._pipeline = WritePipeline(
@@ -257,7 +257,7 @@ class Partition:
         async with self._producers.alone(producer):
             return await self.append(batch, durability, checked=checked, producer=producer)
 
-    async def answered(self, producer: Producer, durability: Durability | None = None) -> Appended | None:
+    async def result_of(self, producer: Producer, durability: Durability | None = None) -> Appended | None:
         """The result of a send that was made before; None if it is new. Refuses what `append_once` would refuse."""
         async with self._producers.alone(producer):
             await self._exclusive.over()
@@ -301,14 +301,14 @@ class Partition:
         if offset >= self._pipeline.reached(durability):
             await self._readers.until(offset, durability)
 
-    def awaited(self, offset: int) -> asyncio.Future[None]:
+    def readable_at(self, offset: int) -> asyncio.Future[None]:
         """A future that is done when the message at an offset is readable, for callers that wait for several
-        partitions. `not_awaited` gives it up."""
+        partitions. `stop_waiting` gives it up."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         return self._readers.begin(offset, None)
 
-    def not_awaited(self, future: asyncio.Future[None]) -> None:
+    def stop_waiting(self, future: asyncio.Future[None]) -> None:
         self._readers.end(future)
 
     # ---------------------------------------------------------------------------------------------------------- reading

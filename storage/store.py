@@ -104,7 +104,7 @@ class Store:
             bounds=bounds,
             clock=clock,
             loop=loop,
-            made_at=0,
+            created_at=0,
             check_room=None if options.delete_oldest_segments else self._check_room,
         )
 
@@ -127,9 +127,9 @@ class Store:
         store = cls(options, files or Files(), clock)
         call = store.shards[0].call
         try:
-            made_at = await call(store._folder.enter)
+            created_at = await call(store._folder.enter)
             await call(on_locked)
-            store._shared = msgspec.structs.replace(store._shared, made_at=made_at)
+            store._shared = msgspec.structs.replace(store._shared, created_at=created_at)
             loaded = await call(store._load_catalog)
             store.numbers_reserved, problem = await call(
                 lambda: catalog_loading.read_numbers(store._files, store.layout)

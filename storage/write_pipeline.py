@@ -62,7 +62,7 @@ class Shared(msgspec.Struct, frozen=True):
     bounds: Bounds
     clock: Callable[[], int]
     loop: asyncio.AbstractEventLoop
-    made_at: int
+    created_at: int
     """When the data folder was created. A clock with an earlier time is wrong."""
     check_room: Callable[[PartitionId, int], None] | None
     """Refuses bytes for which a partition's topic has no room. None: topics always have room."""

@@ -114,9 +114,9 @@ async def _send_numbered(
         # stored.
         deduplicated = gateway.deduplication.append
         appended = (
-            await partition.answered(producer, wanted)
+            await partition.result_of(producer, wanted)
             or await deduplicated(partition, bounds, batch, gateway.clock(), wanted, producer, checked)
-            or await partition.answered(producer, wanted)
+            or await partition.result_of(producer, wanted)
         )
     if appended is None:
         first, level = await _all_duplicates(partition, wanted)

@@ -101,9 +101,9 @@ async def test_a_repeated_send_at_a_higher_level_waits_until_that_level_is_reach
         assert partition.written == 0
         again = await partition.append_once(texts("a"), by(1), Durability.SYNCED)
         assert (again.durability, again.repeated, partition.synced) == (Durability.SYNCED, True, 1)
-        asked = await partition.answered(by(1), Durability.SYNCED)
+        asked = await partition.result_of(by(1), Durability.SYNCED)
         assert asked == again
-        assert await partition.answered(by(2)) is None
+        assert await partition.result_of(by(2)) is None
 
 
 # ------------------------------------------------------------------------------------------------ order, epochs, bounds
@@ -127,7 +127,7 @@ async def test_an_older_sequence_that_is_forgotten_is_refused_and_appends_nothin
         with pytest.raises(SequenceForgotten, match="sequence 2 is so far below 30"):
             await partition.append_once(texts("x"), by(2))
         with pytest.raises(SequencePassed):
-            await partition.answered(by(11))
+            await partition.result_of(by(11))
         assert place(await partition.append_once(texts("x"), by(10)))[0] == 2
         assert len(await contents(partition)) == 5
 

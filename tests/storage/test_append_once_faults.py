@@ -210,7 +210,7 @@ def lives(level: Durability, fault: Fault | None) -> tuple[SimulatedDisk, Client
     return disk, client
 
 
-def goes_on(client: Client, disk: SimulatedDisk, *, remembers: bool = True) -> None:
+def continues(client: Client, disk: SimulatedDisk, *, remembers: bool = True) -> None:
     """Continues with what is left of the disk: every send is repeated twice and stored once."""
 
     async def main() -> None:
@@ -259,7 +259,7 @@ def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(le
     for at in places(level, chunk):
         try:
             disk, client = lives(level, Fault(at, FaultKind.CRASH))
-            goes_on(client, disk.process_kill(), remembers=level is not Durability.MEMORY)
+            continues(client, disk.process_kill(), remembers=level is not Durability.MEMORY)
         except BaseException as error:
             noted(error, level, at, "killed")
             raise
@@ -273,7 +273,7 @@ def test_a_power_failure_at_any_file_operation_stores_repeated_sends_once(chunk:
         for seed in range(seeds):
             try:
                 disk, client = lives(level, Fault(at, FaultKind.CRASH))
-                goes_on(client, disk.power_cut(random.Random(1_000_003 * seed + at)))
+                continues(client, disk.power_cut(random.Random(1_000_003 * seed + at)))
             except BaseException as error:
                 noted(error, level, at, f"power cut, seed {seed}")
                 raise
@@ -296,10 +296,10 @@ def test_a_failure_of_any_file_operation_stores_repeated_sends_once(
             if level is Durability.SYNCED:
                 cut = disk.power_cut(random.Random(at))
                 answers = {id(send): send.answer for send in client.sends}
-                goes_on(client, cut)
+                continues(client, cut)
                 for send in client.sends:
                     send.answer = answers[id(send)]
-            goes_on(client, before, remembers=level is not Durability.MEMORY)
+            continues(client, before, remembers=level is not Durability.MEMORY)
         except BaseException as error:
             noted(error, level, at, f"{kind.value}, {length} operations")
             raise

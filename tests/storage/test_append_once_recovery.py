@@ -223,14 +223,14 @@ async def test_a_reopened_partition_remembers_the_sends_in_its_files(tmp_path: P
         with pytest.raises(PartitionFailed):
             await partition.append_once(texts("b"), by(2))
         disk.refused = {}
-        for act in (partition.append_once(texts("b"), by(2)), partition.answered(by(2))):
+        for act in (partition.append_once(texts("b"), by(2)), partition.result_of(by(2))):
             with pytest.raises(PartitionFailed):
                 await act
         reopening = asyncio.create_task(store.reopen(partition))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         again = asyncio.create_task(partition.append_once(texts("b"), by(2)))
-        asked = asyncio.create_task(partition.answered(by(2)))
+        asked = asyncio.create_task(partition.result_of(by(2)))
         await reopening
         assert place(await again)[::3] == (1, True)
         assert await asked == await again

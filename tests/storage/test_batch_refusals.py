@@ -159,8 +159,8 @@ def test_a_wrong_count_is_refused(whole: bytearray) -> None:
     for lie in {0, 1, count - 1, count + 1, 2 * count, 2**31, 2**32 - 1} - {count}:
         bad = bytearray(whole)
         struct.pack_into("<I", bad, 48, lie)
-        told = fault_of(sealed(bad, frames=bounds))
-        assert told == (BatchFault.COUNT, count if lie > count else None)
+        fault = fault_of(sealed(bad, frames=bounds))
+        assert fault == (BatchFault.COUNT, count if lie > count else None)
 
 
 @every_way

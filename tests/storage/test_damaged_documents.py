@@ -12,7 +12,7 @@ from tests.storage.support.folders import (
     BATCH_MESSAGES,
     MESSAGES,
     DamagedFolder,
-    assert_goes_on,
+    assert_continues,
     assert_kept,
     look,
     reopened,
@@ -26,7 +26,7 @@ def test_a_missing_partition_folder_is_neither_served_nor_recreated(damaged: Dam
     assert 0 not in seen.messages
     assert seen.says(damaged.partition(), "missing")
     assert not damaged.partition().exists()
-    assert_goes_on(damaged, seen)
+    assert_continues(damaged, seen)
 
 
 def test_a_missing_partition_folder_is_recreated_if_configured(damaged: DamagedFolder) -> None:

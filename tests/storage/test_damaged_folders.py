@@ -25,7 +25,7 @@ from tests.storage.support.folders import (
     SEGMENT_MESSAGES,
     SEGMENTS,
     DamagedFolder,
-    assert_goes_on,
+    assert_continues,
     look,
     options_of,
     reopened,
@@ -236,7 +236,7 @@ def test_an_intent_deletes_only_whole_segments_before_its_offset(damaged: Damage
     seen = look(damaged.root)
     assert seen.offsets() == list(range(2 * SEGMENT_MESSAGES, MESSAGES))
     assert seen.reports == []
-    assert_goes_on(damaged, seen)
+    assert_continues(damaged, seen)
 
 
 # ---------------------------------------------------------------------------------------------------------- permissions

@@ -19,7 +19,7 @@ from tests.storage.support.folders import (
     SEGMENT_MESSAGES,
     SEGMENTS,
     DamagedFolder,
-    assert_goes_on,
+    assert_continues,
     assert_kept,
     look,
     make,
@@ -294,7 +294,7 @@ def test_everything_around_a_page_of_zeros_in_a_closed_segment_is_served(
     assert seen.offsets()[: 303 - len(lost)] == [offset for offset in range(303) if offset not in lost]
     assert seen.messages[0][: lost[0]] == [(offset, payload_of(offset, 25)) for offset in range(lost[0])]
     assert seen.says(damaged.log(0), f"position {first * BATCH_BYTES}", f"{len(lost)} messages from offset {lost[0]}")
-    assert_goes_on(damaged, seen, validate_checksum=checked)
+    assert_continues(damaged, seen, validate_checksum=checked)
 
 
 def test_everything_around_damage_is_served_even_if_no_new_index_can_be_written(damaged: DamagedFolder) -> None:

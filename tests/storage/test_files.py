@@ -164,7 +164,7 @@ def test_a_folder_is_removed_with_its_content_and_a_link_without_its_target(tmp_
 
 def test_a_lock_is_held_while_its_handle_is_open_and_contains_the_process_id(tmp_path: Path) -> None:
     files, path = Files(), str(tmp_path / "LOCK")
-    (tmp_path / "LOCK").write_bytes(b"whoever had it before this one")
+    (tmp_path / "LOCK").write_bytes(b"an earlier process")
     held = files.lock(path)
     assert held is not None
     assert files.lock(path) is None

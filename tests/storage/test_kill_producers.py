@@ -100,7 +100,7 @@ async def check_repetitions(store: Store, producer: int, known: dict[int, int]) 
     partition = store.partition(0, 0, numbering.partition_of(producer))
     assert partition is not None
     for sequence in sorted(known)[-10:]:
-        answer = await partition.answered(numbering.producer_at(producer, sequence))
+        answer = await partition.result_of(numbering.producer_at(producer, sequence))
         assert answer is not None
         assert answer.base_offset == known[sequence]
 

@@ -334,8 +334,8 @@ async def test_a_message_counts_as_64_bytes_plus_its_content_wherever_it_is(tmp_
 
 async def test_a_reader_that_no_longer_waits_leaves_nothing_behind(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
-        future = partition.awaited(0)
-        partition.not_awaited(future)
+        future = partition.readable_at(0)
+        partition.stop_waiting(future)
         assert len(partition._readers) == 0
         await partition.append(texts("a"))
         assert not future.done()

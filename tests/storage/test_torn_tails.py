@@ -91,7 +91,7 @@ def kept_aside(folder: Path) -> bytes:
     return b"".join(tree(aside).values()) if aside.exists() else b""
 
 
-def check_goes_on(folder: Path, opened: Opened, served: list[tuple[int, bytes]], next_offset: int) -> None:
+def check_continues(folder: Path, opened: Opened, served: list[tuple[int, bytes]], next_offset: int) -> None:
     """Checks that the log serves what it must, appends at `next_offset`, and is the same after opening it twice
     more."""
     assert read_log(opened.log) == served
@@ -144,7 +144,7 @@ def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_continues(
             assert (damage.offset, damage.next_offset) == (lost_from, next_offset)
             assert (damage.kept_in is not None) == (end != cut)
         assert kept_aside(folder) == LOG[end:cut]
-        check_goes_on(folder, opened, expected(whole), next_offset)
+        check_continues(folder, opened, expected(whole), next_offset)
 
 
 def flips() -> Iterator[tuple[int, int]]:
@@ -173,7 +173,7 @@ def test_a_flipped_byte_loses_only_its_own_batch(folders: Iterator[Path], clean:
             assert (damage.offset, damage.next_offset) == (last.base_offset, next_offset)
             assert kept_aside(folder) == content[last.position :]
             assert path.read_bytes() == LOG[: last.position]
-            check_goes_on(folder, opened, expected(BATCHES[:-1]), next_offset)
+            check_continues(folder, opened, expected(BATCHES[:-1]), next_offset)
         else:
             found = (damage.file, damage.position, damage.length, damage.offset, damage.next_offset)
             assert found == (
@@ -186,7 +186,7 @@ def test_a_flipped_byte_loses_only_its_own_batch(folders: Iterator[Path], clean:
             assert damage.kept_in is None
             assert kept_aside(folder) == b""
             assert path.read_bytes() == content
-            check_goes_on(folder, opened, expected([*BATCHES[:-2], last]), NEXT_OFFSET)
+            check_continues(folder, opened, expected([*BATCHES[:-2], last]), NEXT_OFFSET)
 
 
 @sized("step", 5, long=1)
@@ -204,7 +204,7 @@ def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Pa
         opened = open_log(folder)
         assert opened.damage == []
         assert path.read_bytes() == LOG
-        check_goes_on(folder, opened, expected(BATCHES), NEXT_OFFSET)
+        check_continues(folder, opened, expected(BATCHES), NEXT_OFFSET)
         assert kept_aside(folder) == b""
 
 

@@ -490,13 +490,13 @@ async def test_a_wait_for_many_messages_does_not_check_all_partitions_for_each(
     async with world(tmp_path) as made:
         client = await with_topic(made, 3)
         begun: list[int] = []
-        awaited = Partition.awaited
+        awaited = Partition.readable_at
 
         def counted(partition: Partition, offset: int) -> asyncio.Future[None]:
             begun.append(partition.place.partition)
             return awaited(partition, offset)
 
-        monkeypatch.setattr(Partition, "awaited", counted)
+        monkeypatch.setattr(Partition, "readable_at", counted)
         monkeypatch.setattr(long_poll, "PAUSE_SECONDS", 1000)
         targets = [target(number, client.incarnation) for number in range(3)]
         assert await client.say(client.asked(fetch(*targets, wait=MINUTE, min_count=50))) is None

@@ -180,11 +180,11 @@ def reopened(damaged: DamagedFolder, *, lost: Iterable[int] = (), **changes: Any
     assert seen.messages[0] == [message for message in original if message[0] not in missing]
     assert seen.messages[1] == original
     assert seen.appended_at[1] == MESSAGES
-    assert_goes_on(damaged, seen, **changes)
+    assert_continues(damaged, seen, **changes)
     return seen
 
 
-def assert_goes_on(damaged: DamagedFolder, seen: Seen, **changes: object) -> None:
+def assert_continues(damaged: DamagedFolder, seen: Seen, **changes: object) -> None:
     """Checks that a second opening serves the same and what was appended at the first, and appends after that."""
     before = tree(damaged.root)
     again = look(damaged.root, salt="again", **changes)
