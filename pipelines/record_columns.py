@@ -91,6 +91,16 @@ def _may_be_null(kind: DataType) -> DataType:
     return MapType(kind.keyType, _may_be_null(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
+def with_hidden_columns(raw: DataFrame) -> DataFrame:
+    """Adds the hidden columns, for a source whose records always parse and have no origin."""
+    return raw.select(
+        "*",
+        F.lit(None).cast("binary").alias(CORRUPT),
+        F.lit(None).cast(ORIGIN_TYPE).alias(ORIGIN),
+        F.current_timestamp().alias(NOW),
+    )
+
+
 def quoted(name: str) -> Column:
     """Returns a column by its whole name, dots included."""
     return F.col("`" + name.replace("`", "``") + "`")

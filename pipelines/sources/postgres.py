@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_whippet import registration
 from pyspark_whippet.settings import Secret
@@ -18,7 +17,7 @@ from whippet.pipelines import postgres_client
 from whippet.pipelines.errors import FileError, SourceError
 from whippet.pipelines.gateway_settings import GatewaySettings
 from whippet.pipelines.keys import DURATION, SECRET, STRING, STRINGS, InvalidValue, Kind, integer, key, one_of
-from whippet.pipelines.record_columns import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, ORIGIN_TYPE
+from whippet.pipelines.record_columns import HIDDEN, METADATA, with_hidden_columns
 from whippet.pipelines.sources.postgres_reader import FORMAT, Column, PostgresFormat, columns_of
 
 if TYPE_CHECKING:
@@ -91,13 +90,7 @@ class PostgresSource:
             "delay": str(self.retry_delay),
         }
         ddl = ", ".join(f"`{each.name}` {each.kind.spark}" for each in columns)
-        raw = spark.readStream.format(FORMAT).schema(ddl).options(**options).load()
-        return raw.select(
-            "*",
-            F.lit(None).cast("binary").alias(CORRUPT),
-            F.lit(None).cast(ORIGIN_TYPE).alias(ORIGIN),
-            F.current_timestamp().alias(NOW),
-        )
+        return with_hidden_columns(spark.readStream.format(FORMAT).schema(ddl).options(**options).load())
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         columns = self._columns()

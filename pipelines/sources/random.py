@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -19,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_whippet import registration
 from whippet.pipelines.gateway_settings import GatewaySettings
 from whippet.pipelines.keys import DURATION, InvalidValue, Kind, integer, key
-from whippet.pipelines.record_columns import CORRUPT, NOW, ORIGIN, ORIGIN_TYPE
+from whippet.pipelines.record_columns import with_hidden_columns
 
 FORMAT = "whippet_random"
 SCHEMA = "id string, title string, name string, text string"
@@ -68,13 +67,7 @@ class RandomSource:
             "below": self.messages_range.below,
             "size": self.payload_size,
         }
-        raw = spark.readStream.format(FORMAT).options(**options).load()
-        return raw.select(
-            "*",
-            F.lit(None).cast("binary").alias(CORRUPT),
-            F.lit(None).cast(ORIGIN_TYPE).alias(ORIGIN),
-            F.current_timestamp().alias(NOW),
-        )
+        return with_hidden_columns(spark.readStream.format(FORMAT).options(**options).load())
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         yield "generated here"
