@@ -179,6 +179,16 @@ class LogReader:
             number -= 1
         return self.last_timestamp(self.segments[number])
 
+    def closed_segments(self) -> tuple[list[Segment], int]:
+        """Copies of the closed segments with their last times, and the time of the first message after them, 0 if there
+        is none."""
+        copies = []
+        for segment in self.segments[:-1]:
+            copy = Segment(segment.start_offset, segment.log_bytes, segment.next_offset)
+            copy.last_timestamp = self.last_timestamp(segment)
+            copies.append(copy)
+        return copies, self.first_timestamp(self.segments[-1])
+
     def last_timestamp(self, segment: Segment) -> int:
         if segment.last_timestamp is None:
             index = self._index(segment)

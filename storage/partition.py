@@ -456,17 +456,8 @@ class Partition:
         log, times = self._pipeline.log, self._timestamps
         times.not_before_newest(self._shared.clock())
         newest = times.newest
-
-        def copies() -> tuple[list[Segment], int]:
-            closed = []
-            for segment in log.segments[:-1]:
-                copy = Segment(segment.start_offset, segment.log_bytes, segment.next_offset)
-                copy.last_timestamp = log.last_timestamp(segment)
-                closed.append(copy)
-            return closed, log.first_timestamp(log.segments[-1]) or newest
-
-        closed, following = await self._pipeline.call(copies)
-        corrected = times.corrected([segment.last_timestamp or 0 for segment in closed], following)
+        closed, following = await self._pipeline.call(log.closed_segments)
+        corrected = times.corrected([segment.last_timestamp or 0 for segment in closed], following or newest)
         for segment, time in zip(closed, corrected, strict=True):
             segment.last_timestamp = time
         return closed
