@@ -90,7 +90,7 @@ class ClassicConversation:
             self.is_over = refused.code in CLOSING_CODES
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
             return [frames.failure(on_the_wire(refused.code))]
-        except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
+        except Exception:  # noqa: BLE001 -- an unexpected error is logged once, here, and closes no connection
             _log.exception("%s: command %d failed with an unexpected error", self.session.address, code)
             return [frames.failure(Code.ERROR)]
 

@@ -113,7 +113,7 @@ class ModernConversation:
             return frames.eviction(header.client, evicted.reason)
         except CommandError as refused:
             return self._refusal(header, refused)
-        except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
+        except Exception:  # noqa: BLE001 -- an unexpected error is logged once, here, and closes no connection
             _log.exception("%s: operation %d failed with an unexpected error", self.session.address, header.operation)
             return _failure(header)
 

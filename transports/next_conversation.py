@@ -129,7 +129,7 @@ class NextConversation:
         self._acting.last_heartbeat = self._gateway.clock()
         try:
             return await self._respond(header, frame[HEADER_BYTES:], to)
-        except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
+        except Exception as error:  # noqa: BLE001 -- `_failed` logs unexpected errors
             return self._failed(header, error)
         finally:
             # A new password, or the session itself, may have ended the login meanwhile.
@@ -317,7 +317,7 @@ class NextConversation:
                 # A client that has cancelled the poll does not look at messages any more, so none are delivered.
                 request = msgspec.structs.replace(request, count=0)
             return await self._read_now(header, request, acting, to)
-        except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
+        except Exception as error:  # noqa: BLE001 -- `_failed` logs unexpected errors
             return self._failed(header, error)
         finally:
             self._gateway.waiting_polls.release(login, count)
@@ -409,8 +409,8 @@ class NextConversation:
         acting.last_heartbeat = gateway.clock()
 
     def _registered(self, bound: ResumableSession, user_id: int, protocol: int) -> list[Readable]:
-        told = login_checks.oldest_of_generation(self._gateway, protocol)
-        answer = modern_registration.Registered(user_id, bound.number, told, self._generation.iggy_version)
+        version = login_checks.oldest_of_generation(self._gateway, protocol)
+        answer = modern_registration.Registered(user_id, bound.number, version, self._generation.iggy_version)
         return modern_registration.encode_response(answer)
 
     def _leave(self, bound: ResumableSession) -> None:

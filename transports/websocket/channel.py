@@ -96,16 +96,16 @@ class Channel:
             members = _members(text)
             identity = _identity(members)
             name = _text_of(members, "cmd")
-            said = await self._execute(identity, name, members)
+            result = await self._execute(identity, name, members)
         except Gone:
             raise
-        except Exception as error:  # noqa: BLE001 -- told to the client, and logged if it is a defect
-            said = self._failure(error)
-            await self.link.send(b'{"id":', identity, b',"error":', said, b"}")
+        except Exception as error:  # noqa: BLE001 -- reported to the client, and logged if it is unexpected
+            result = self._failure(error)
+            await self.link.send(b'{"id":', identity, b',"error":', result, b"}")
             return
         else:
-            if said is not None:
-                await self.link.send(b'{"id":', identity, b',"ok":', said, b"}")
+            if result is not None:
+                await self.link.send(b'{"id":', identity, b',"ok":', result, b"}")
         finally:
             call, self._call = self._call, None
             if call is not None:
@@ -123,7 +123,7 @@ class Channel:
             case "unsubscribe":
                 subscription = self._subscription(_decoded(members, Unsubscribe).sub)
                 subscription.end(None, "")
-                return _encode(subscription.where())
+                return _encode(subscription.resume_point())
             case "grant":
                 granted = _decoded(members, Granted)
                 self._subscription(granted.sub).grant(granted.credit)
@@ -134,7 +134,7 @@ class Channel:
                 return NULL
         command = self._commands.find(name)
         is_public = command.operation.public
-        call = self._commands.call(command, self._stranger() if is_public else self.session, self.link)
+        call = self._commands.call(command, self._login_session() if is_public else self.session, self.link)
         if not is_public:
             call.caller = await self._authenticate()
             call.authorization = self._authorization
@@ -149,13 +149,13 @@ class Channel:
         return await execute(self.api.gateway, self.session, request)
 
     async def _answer(self, command: Command, call: Call) -> bytes:
-        said = await answer(command, call)
+        result = await answer(command, call)
         if command.operation.name in GIVES_TOKEN:
-            token = msgspec.json.decode(said)["access_token"]["token"]
+            token = msgspec.json.decode(result)["access_token"]["token"]
             await self._sign_in(b"Bearer " + token.encode())
         elif command.operation.name == "log_out":
             self._sign_out("unauthenticated", "The user has logged out")
-        return said
+        return result
 
     def _start_poll(self, identity: bytes, command: Command, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._run_poll(identity, command, call))
@@ -179,17 +179,17 @@ class Channel:
     async def _run_poll(self, identity: bytes, command: Command, call: Call) -> None:
         with contextlib.closing(call), contextlib.suppress(Gone):
             try:
-                said, member = await answer(command, call), b',"ok":'
-            except Exception as error:  # noqa: BLE001 -- as in `hear`
-                said, member = self._failure(error), b',"error":'
-            await self.link.send(b'{"id":', identity, member, said, b"}")
+                result, member = await answer(command, call), b',"ok":'
+            except Exception as error:  # noqa: BLE001 -- as in `handle`
+                result, member = self._failure(error), b',"error":'
+            await self.link.send(b'{"id":', identity, member, result, b"}")
 
     def _failure(self, error: Exception) -> bytes:
         return failure(error, self.session.address)
 
     # ------------------------------------------------------------------------------------------------- who speaks
 
-    def _stranger(self) -> Session:
+    def _login_session(self) -> Session:
         """Returns a session for a login, which sets its user. The channel itself acts for the user of the token that
         the login returns."""
         own = self.session
@@ -251,13 +251,13 @@ class Channel:
             raise
         if self.link.gone.done():
             places.release(login)
-            subscription.left()
+            subscription.on_end()
             raise Gone
         subscription.login = login
         self._last_number = subscription.number
         self._subscriptions[subscription.number] = subscription
         subscription.start()
-        return _encode({"sub": subscription.number, **subscription.where()})
+        return _encode({"sub": subscription.number, **subscription.resume_point()})
 
     def forget(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.number, None) is not None:
@@ -290,7 +290,7 @@ class Channel:
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def part(self, *, is_heard: bool) -> None:
+    def end_subscriptions(self, *, is_heard: bool) -> None:
         """The connection is about to end. If the client still receives, each subscription sends where it stopped."""
         for subscription in list(self._subscriptions.values()):
             subscription.end("stopping" if is_heard else None, "The connection ends")

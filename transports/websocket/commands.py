@@ -161,8 +161,8 @@ class Command:
             {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
         )
         if operation.query is not None:
-            said = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
-            call.query = parameters.convert_query(said, operation.query)
+            values = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
+            call.query = parameters.convert_query(values, operation.query)
         if self.decoder is not None:
             body = _object(members)
             is_small = len(body) <= FREE_BYTES
@@ -245,10 +245,10 @@ def _receiving(gone: asyncio.Future[None]) -> Receive:
 
 async def answer(command: Command, call: Call) -> bytes:
     """Returns the value of the member `ok` as JSON, and holds its memory until it is sent."""
-    said = await _answer(command, call)
-    if len(said) > FREE_BYTES:
-        call.response_reservation().hold(len(said))
-    return said
+    result = await _answer(command, call)
+    if len(result) > FREE_BYTES:
+        call.response_reservation().hold(len(result))
+    return result
 
 
 async def _answer(command: Command, call: Call) -> bytes:

@@ -101,9 +101,9 @@ class EncodedPiece:
         """Missing messages: before which message, in which partition, and how many."""
         end = -1
         cuts = []
-        for item, (of, behind) in zip(items, ends, strict=True):
+        for item, (of, next_offset) in zip(items, ends, strict=True):
             end += len(item) + 1
-            cuts.append((end, of, behind))
+            cuts.append((end, of, next_offset))
         self.cuts: Sequence[tuple[int, int, int]] = cuts
         """For each message: where its JSON ends, the index of its partition in the feed, and the offset after it."""
         self._index = index

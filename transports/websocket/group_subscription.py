@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
     from whippet.transports.websocket.commands import Members
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 """How long a change of the assignment may go unnoticed."""
 MESSAGES_MAX = 1000
 """The most messages of one poll."""
@@ -65,12 +65,12 @@ class GroupSubscription(Subscription):
         self._consumer = Consumer(ConsumerKind.GROUP, self._group)
         self._stores = wanted.ack == "auto"
         self._generation: int | None = None
-        self._said: tuple[object, object] = ((), ())
+        self._sent_assignment: tuple[object, object] = ((), ())
         self._cursors: dict[int, int] = {}
         """The next offset of each partition that was read before."""
         self._turn = 0
 
-    def left(self) -> None:
+    def on_end(self) -> None:
         self.channel.api.run_in_background(self._leave())
 
     async def _leave(self) -> None:
@@ -79,20 +79,18 @@ class GroupSubscription(Subscription):
 
     async def ack(self, members: Members) -> None:
         try:
-            said = msgspec.json.decode(_encode(members), type=Ack)
+            ack = msgspec.json.decode(_encode(members), type=Ack)
         except msgspec.ValidationError as error:
             raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
-        await self.channel.ask(
-            requests.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset)
-        )
+        await self.channel.ask(requests.StoreConsumerOffset(self._consumer, *self._place, ack.partition_id, ack.offset))
 
-    async def go_on(self) -> None:
+    async def push_messages(self) -> None:
         while True:
             own = await self._assignment()
             if not self.credit:
                 # A client without credit still receives its assignment.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.credited(), LOOK_SECONDS)
+                    await asyncio.wait_for(self.wait_for_credit(), CHECK_SECONDS)
             elif not await self._poll(own):
                 await self._wait(own)
 
@@ -105,15 +103,15 @@ class GroupSubscription(Subscription):
             raise CommandError(
                 Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, "the connection is no longer a member of the group"
             )
-        said = found.partitions, found.finishing
-        if said != self._said or self._generation is None:
+        message = found.partitions, found.finishing
+        if message != self._sent_assignment or self._generation is None:
             assigned = {
                 "generation": found.generation,
                 "partitions": found.partitions,
                 "finishing": found.finishing,
             }
             await self.channel.link.send(_encode({"sub": self.number, "assigned": assigned}))
-            self._said = said
+            self._sent_assignment = message
         if found.generation != self._generation:
             self._generation = found.generation
             kept = {*found.partitions, *found.finishing}
@@ -141,14 +139,14 @@ class GroupSubscription(Subscription):
         if not polled.owned or not polled.messages_count:
             return False
         messages: Any = await decode_messages(polled.batches, for_0_6=False)
-        said: dict[str, Any] = {
+        message: dict[str, Any] = {
             "sub": self.number,
             "messages": [TailedMessage(number, each.header, each.payload, each.user_headers) for each in messages],
         }
         first = messages[0].header.offset
         if at is not None and first > at:
-            said["skipped"] = {number: first - at}
-        await self.channel.link.send(_encode(said))
+            message["skipped"] = {number: first - at}
+        await self.channel.link.send(_encode(message))
         self.credit -= len(messages)
         self._cursors[number] = polled.next_offset
         return True
@@ -162,10 +160,10 @@ class GroupSubscription(Subscription):
             if partition.place.partition in own
         ]
         if not waits:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             return
         try:
-            await asyncio.wait(waits, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waits:
                 each.cancel()

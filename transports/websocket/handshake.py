@@ -40,14 +40,14 @@ class Upgrade(NamedTuple):
         return next((value.decode("latin-1") for each, value in self.headers if each == name), "")
 
 
-def answer(asked: Upgrade, http: Http, protocol: str | None) -> bytes:
+def answer(request: Upgrade, http: Http, protocol: str | None) -> bytes:
     """Returns the 101 response, or raises `Refused`. `protocol` is selected if the client offers it."""
-    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in asked.headers])
-    Hosts(http.allowed_hosts, asked.listener).check(asked.header(b"host"))
-    check_origin(asked, http.cors)
+    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers])
+    Hosts(http.allowed_hosts, request.listener).check(request.header(b"host"))
+    check_origin(request, http.cors)
     subprotocols = [] if protocol is None else [Subprotocol(protocol)]
     core = ServerProtocol(subprotocols=subprotocols, select_subprotocol=_select)
-    response = core.accept(Request(asked.path, headers, asked.method, f"HTTP/{asked.version}"))
+    response = core.accept(Request(request.path, headers, request.method, f"HTTP/{request.version}"))
     if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
         raise _refusal(response)
     return response.serialize()
@@ -67,24 +67,24 @@ def _refusal(response: Response) -> Refused:
     return Refused(HTTPStatus(response.status_code), reason, headers=headers)
 
 
-def check_origin(asked: Upgrade, cors: HttpCors) -> None:
-    if not any(name == b"origin" for name, _ in asked.headers):
+def check_origin(request: Upgrade, cors: HttpCors) -> None:
+    if not any(name == b"origin" for name, _ in request.headers):
         return
-    origin = asked.header(b"origin")
+    origin = request.header(b"origin")
     allowed = [each.strip() for each in cors.allowed_origins] if cors.enabled else []
-    if allowed[:1] == [ANY] or origin in allowed or _is_here(origin, asked):
+    if allowed[:1] == [ANY] or origin in allowed or _is_here(origin, request):
         return
     raise Refused(HTTPStatus.FORBIDDEN, f"The origin {origin[:255]!r} is not among http.cors.allowed_origins", "origin")
 
 
-def _is_here(origin: str, asked: Upgrade) -> bool:
+def _is_here(origin: str, request: Upgrade) -> bool:
     """Whether the page is from this server, by the name that the browser uses."""
     try:
-        there, here = urlsplit(origin), urlsplit(f"{asked.scheme}://{asked.header(b'host')}")
+        there, here = urlsplit(origin), urlsplit(f"{request.scheme}://{request.header(b'host')}")
         return (there.scheme, there.hostname, _port(there.port, there.scheme)) == (
-            asked.scheme,
+            request.scheme,
             here.hostname,
-            _port(here.port, asked.scheme),
+            _port(here.port, request.scheme),
         )
     except ValueError:
         return False

@@ -64,16 +64,16 @@ class WebSockets(Connections[TrackedConnection]):
         self._checking: asyncio.Task[None] | None = None
         self.start_sweeping("websocket deadlines")
 
-    def upgrade(self, asked: Upgrade) -> tuple[bytes, asyncio.BufferedProtocol]:
+    def upgrade(self, request: Upgrade) -> tuple[bytes, asyncio.BufferedProtocol]:
         """Returns the response, and the protocol that takes over the connection."""
         if self._stopping or not self.has_room():
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=(RETRY_AFTER,))
         config = self.gateway.config
-        if asked.path == BINARY_PATH:
-            return handshake.answer(asked, config.http, None), BinaryConnection(self, config.websocket)
-        if asked.path == CHANNEL_PATH and self._commands is not None:
-            authorization = _authorization(asked, self._commands.api)
-            return handshake.answer(asked, config.http, PROTOCOL), TextConnection(self, authorization)
+        if request.path == BINARY_PATH:
+            return handshake.answer(request, config.http, None), BinaryConnection(self, config.websocket)
+        if request.path == CHANNEL_PATH and self._commands is not None:
+            authorization = _authorization(request, self._commands.api)
+            return handshake.answer(request, config.http, PROTOCOL), TextConnection(self, authorization)
         raise not_found()
 
     # ------------------------------------------------------------------------------------------------- channels
@@ -100,7 +100,7 @@ class WebSockets(Connections[TrackedConnection]):
             await asyncio.sleep(0)
             try:
                 await channel.check()
-            except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer
+            except Exception:  # noqa: BLE001 -- logged with its trace; the others are still checked
                 _log.exception("%s: cannot check the subscriptions", channel.session.address)
 
     async def stop(self, seconds_max: float) -> None:
@@ -110,15 +110,15 @@ class WebSockets(Connections[TrackedConnection]):
         await super().stop(seconds_max)
 
 
-def _authorization(asked: Upgrade, api: Api) -> bytes | None:
+def _authorization(request: Upgrade, api: Api) -> bytes | None:
     """Returns the token of an offered protocol, of a ticket, or of the header; None: the first message signs in."""
-    offered = ",".join(value.decode("latin-1") for name, value in asked.headers if name == b"sec-websocket-protocol")
+    offered = ",".join(value.decode("latin-1") for name, value in request.headers if name == b"sec-websocket-protocol")
     for each in offered.split(","):
         if each.strip().startswith(TOKEN):
             return b"Bearer " + each.strip().removeprefix(TOKEN).encode("latin-1")
-    query = asked.query.encode("latin-1")
+    query = request.query.encode("latin-1")
     parameters.decode_query(query, authentication.TicketQuery)
-    header = asked.header(b"authorization")
+    header = request.header(b"authorization")
     if header:
         return header.encode("latin-1")
     try:

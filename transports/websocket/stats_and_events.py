@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whippet.app.access.permissions import Permissions
     from whippet.transports.websocket.channel import Channel
 
-NEWS_KEPT = 256
+EVENTS_MAX = 256
 """Events that wait for credit, or for a slow reader; above this the oldest are skipped."""
 _encode = msgspec.json.Encoder().encode
 
@@ -98,7 +98,7 @@ class _Watch(Subscription):
         ):
             raise CommandError(Code.UNAUTHORIZED)
 
-    async def say(self, member: str, what: bytes) -> None:
+    async def push(self, member: str, what: bytes) -> None:
         skipped, self._skipped = self._skipped, 0
         tail = b',"skipped":%d}' % skipped if skipped else b"}"
         await self.channel.link.send(b'{"sub":%d,"%b":' % (self.number, member.encode()), what, tail)
@@ -112,7 +112,7 @@ class StatsSubscription(_Watch):
         if self._stream is None and (permissions is None or not may.read_streams(permissions, 0, 0)):
             raise CommandError(Code.UNAUTHORIZED, "the rates of all streams need the permission to read all streams")
 
-    async def go_on(self) -> None:
+    async def push_messages(self) -> None:
         rates = self.channel.api.gateway.rates
         while True:
             measurement = await rates.next()
@@ -121,7 +121,7 @@ class StatsSubscription(_Watch):
             elif self.credit:
                 stream_id = None if self._stream is None else self._stream.id
                 topic_id = None if self._topic is None else self._topic.id
-                await self.say("stats", measurement.encoded(stream_id, topic_id))
+                await self.push("stats", measurement.encoded(stream_id, topic_id))
             else:
                 self._skipped += 1
 
@@ -129,28 +129,28 @@ class StatsSubscription(_Watch):
 class EventsSubscription(_Watch):
     def __init__(self, channel: Channel, number: int, wanted: ToEvents) -> None:
         super().__init__(channel, number, wanted)
-        self._kept: deque[Event] = deque()
-        self._heard = asyncio.Event()
-        channel.api.gateway.catalogue_events.subscribe(self._hear)
+        self._events: deque[Event] = deque()
+        self._has_events = asyncio.Event()
+        channel.api.gateway.catalogue_events.subscribe(self._on_event)
 
-    def left(self) -> None:
-        self.channel.api.gateway.catalogue_events.unsubscribe(self._hear)
+    def on_end(self) -> None:
+        self.channel.api.gateway.catalogue_events.unsubscribe(self._on_event)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if self._stream is not None and event.stream.id != self._stream.id:
             return
         if self._topic is not None and (event.topic is None or event.topic.id != self._topic.id):
             return
-        if not self._may_hear(event):
+        if not self._may_see(event):
             # It must neither count as skipped nor displace an event that the user may see.
             return
-        if len(self._kept) == NEWS_KEPT:
-            self._kept.popleft()
+        if len(self._events) == EVENTS_MAX:
+            self._events.popleft()
             self._skipped += 1
-        self._kept.append(event)
-        self._heard.set()
+        self._events.append(event)
+        self._has_events.set()
 
-    def _may_hear(self, event: Event) -> bool:
+    def _may_see(self, event: Event) -> bool:
         try:
             return self.may_read(event.stream.id, None if event.topic is None else event.topic.id)
         except CommandError:
@@ -159,20 +159,20 @@ class EventsSubscription(_Watch):
     async def check(self) -> None:
         if self._is_there():
             await super().check()
-        elif not self._kept:
+        elif not self._events:
             # The event of the deletion has been sent.
             self.end("gone", "It was deleted")
 
-    async def go_on(self) -> None:
+    async def push_messages(self) -> None:
         while True:
-            await self._heard.wait()
-            await self.credited()
-            event = self._kept.popleft()
-            if not self._kept:
-                self._heard.clear()
+            await self._has_events.wait()
+            await self.wait_for_credit()
+            event = self._events.popleft()
+            if not self._events:
+                self._has_events.clear()
             # The permission may have changed during the wait.
-            if self._may_hear(event):
-                await self.say("event", _encode(event))
+            if self._may_see(event):
+                await self.push("event", _encode(event))
 
 
 async def subscribe_to_stats(channel: Channel, number: int, wanted: ToStats) -> StatsSubscription:
@@ -186,6 +186,6 @@ async def subscribe_to_events(channel: Channel, number: int, wanted: ToEvents) -
     try:
         await found.check()
     except CommandError:
-        found.left()
+        found.on_end()
         raise
     return found

@@ -54,14 +54,14 @@ class Subscription:
 
     # ---------------------------------------------------------------------------------- what each kind has of its own
 
-    async def go_on(self) -> None:
+    async def push_messages(self) -> None:
         """Pushes messages until it is cancelled."""
         raise NotImplementedError
 
-    def left(self) -> None:
+    def on_end(self) -> None:
         """The subscription has ended."""
 
-    def where(self) -> Mapping[str, Any]:
+    def resume_point(self) -> Mapping[str, Any]:
         """Returns where the client may resume another time."""
         return {}
 
@@ -78,7 +78,7 @@ class Subscription:
         if self.credit and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def credited(self) -> bool:
+    async def wait_for_credit(self) -> bool:
         """Waits for credit; returns whether it had to."""
         waited = False
         while not self.credit:
@@ -95,7 +95,7 @@ class Subscription:
             return
         self.cancel()
         if code is not None:
-            self._say_last(code, reason)
+            self._push_end(code, reason)
 
     def cancel(self) -> None:
         task, self._task = self._task, None
@@ -105,25 +105,25 @@ class Subscription:
 
     def _forget(self) -> None:
         self.channel.forget(self)
-        self.left()
+        self.on_end()
 
-    def _say_last(self, code: str, reason: str) -> None:
-        said = _encode({"sub": self.number, "end": {"code": code, "reason": reason, **self.where()}})
-        self.channel.link.push(said)
+    def _push_end(self, code: str, reason: str) -> None:
+        message = _encode({"sub": self.number, "end": {"code": code, "reason": reason, **self.resume_point()}})
+        self.channel.link.push(message)
 
     async def _run(self) -> None:
         code, reason = "error", "Internal server error"
         try:
-            await self.go_on()
+            await self.push_messages()
         except Gone:
             return
         except CommandError as refused:
             code, reason = refused.code.name.lower(), str(refused)
         except StorageError as error:
             code, reason = "gone", str(of_storage(error))
-        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+        except Exception:  # noqa: BLE001 -- an unexpected error is reported to the client; the connection continues
             _log.exception("%s: a subscription failed with an unexpected error", self.channel.session.address)
         if self._task is not None:
             self._task = None
             self._forget()
-            self._say_last(code, reason)
+            self._push_end(code, reason)

@@ -152,7 +152,7 @@ class TextConnection(asyncio.BufferedProtocol):
             return
         self._ended = True
         self._intake.claim.stop_waiting()
-        self._channel.part(is_heard=is_heard)
+        self._channel.end_subscriptions(is_heard=is_heard)
         if not is_heard:
             self._channel.abandon_polls()
         if self._is_working:

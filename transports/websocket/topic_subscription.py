@@ -103,27 +103,27 @@ class TopicSubscription(Subscription):
         self._filled_at = asyncio.get_running_loop().time()
         self._head = b'{"sub":%d,"messages":[' % number
 
-    def where(self) -> Mapping[str, Any]:
+    def resume_point(self) -> Mapping[str, Any]:
         return {"cursor": event_id(self._numbers, self._position).decode()}
 
-    def left(self) -> None:
+    def on_end(self) -> None:
         feed, self._feed = self._feed, None
         if feed is not None:
             self.channel.api.tails.feeds.leave(self._form, feed)
 
-    async def go_on(self) -> None:
+    async def push_messages(self) -> None:
         encode = encoder(self._numbers, is_indexed=self._selector is not None)
         feed = self._feed = self.channel.api.tails.feeds.join(self._form, self._followed.partitions, encode)
         cursor = feed.cursor(self._position)
         while True:
-            has_waited = await self.credited()
-            has_waited = await self._in_time() or has_waited
+            has_waited = await self.wait_for_credit()
+            has_waited = await self._wait_for_rate() or has_waited
             if has_waited and self._skips:
                 self._skip_to_newest(cursor)
             await self.channel.link.room()
             if await self._read(feed, cursor) is not None and self._wanted.max_rate is None:
                 # While the reader keeps up and has credit, a piece costs one call and no iteration of the event loop.
-                await feed.follow(cursor, partial(self._take, cursor))
+                await feed.follow(cursor, partial(self._on_piece, cursor))
 
     async def _read(self, feed: SharedFeed[EncodedPiece], cursor: Cursor) -> int | None:
         reservation = self.channel.link.response_reservation()
@@ -131,7 +131,7 @@ class TopicSubscription(Subscription):
             if feed.has_more(cursor):
                 await reservation.reserve(POLL_BYTES_MIN)
             is_for_few = self._selector is None and self.credit < FEW_CREDITS
-            return self._take(cursor, await feed.next_piece(cursor, self.credit if is_for_few else None))
+            return self._on_piece(cursor, await feed.next_piece(cursor, self.credit if is_for_few else None))
         finally:
             reservation.close()
 
@@ -147,33 +147,33 @@ class TopicSubscription(Subscription):
                 break
         cursor.position = tuple(position)
 
-    def _take(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
+    def _on_piece(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
         """If another subscription has filled the connection meanwhile, this one reads the piece again later, so that
         not all of them hold one while they wait."""
         if self.channel.link.is_full:
             cursor.position = piece.content.start
             return None
-        return self._say(cursor, piece)
+        return self._push(cursor, piece)
 
-    def _say(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
+    def _push(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
         """Pushes what there is credit for. Returns its size, or None if there is no credit or no room for more."""
-        said, position = piece.content, piece.position
-        matching = said.matching(self._selector)
+        content, position = piece.content, piece.position
+        matching = content.matching(self._selector)
         count = min(len(matching), self.credit, int(self._tokens) if self._wanted.max_rate else len(matching))
         numbers = matching[:count]
         # How many messages of the piece are done with.
-        done = len(said.cuts) if count == len(matching) else numbers[-1] + 1 if count else 0
-        if self._position != said.start:
-            for i, (at, start) in enumerate(zip(self._position, said.start, strict=True)):
+        done = len(content.cuts) if count == len(matching) else numbers[-1] + 1 if count else 0
+        if self._position != content.start:
+            for i, (at, start) in enumerate(zip(self._position, content.start, strict=True)):
                 # A partition that was purged starts again, and none of its messages is missing.
                 self._skip(i, start - at)
-        for before, i, missing in said.gaps:
+        for before, i, missing in content.gaps:
             if before < done or count == len(matching):
                 self._skip(i, missing)
         if count < len(matching):
-            reached = list(said.start)
-            for _, i, behind in islice(said.cuts, done):
-                reached[i] = behind
+            reached = list(content.start)
+            for _, i, next_offset in islice(content.cuts, done):
+                reached[i] = next_offset
             position = cursor.position = tuple(reached)
         if not count:
             self._position = position
@@ -183,7 +183,7 @@ class TopicSubscription(Subscription):
         if self._skipped:
             skipped = _encode({str(self._numbers[i]): missing for i, missing in self._skipped.items()})
             tail = b'],"cursor":"%b","skipped":%b}' % (cursor_text, skipped)
-        octets = said.joined(self._selector, numbers)
+        octets = content.joined(self._selector, numbers)
         has_room = self.channel.link.push(self._head, octets, tail)
         self._position = position
         self._skipped = {}
@@ -195,7 +195,7 @@ class TopicSubscription(Subscription):
         if missing > 0:
             self._skipped[i] = self._skipped.get(i, 0) + missing
 
-    async def _in_time(self) -> bool:
+    async def _wait_for_rate(self) -> bool:
         """Waits until the rate allows one more message; returns whether it had to."""
         rate = self._wanted.max_rate
         if rate is None:

@@ -23,7 +23,7 @@ GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
 
 @pytest.fixture
 def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_subscription, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group_subscription, "CHECK_SECONDS", 0.01)
 
 
 async def with_group(world: Talking, partitions: int = 2) -> Browser:
@@ -227,7 +227,7 @@ async def test_refused_commands_and_unreadable_objects_cause_no_events(tmp_path:
 async def test_events_that_wait_too_long_are_skipped_the_oldest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats_and_events, "NEWS_KEPT", 3)
+    monkeypatch.setattr(stats_and_events, "EVENTS_MAX", 3)
 
     async with talking(tmp_path) as world:
         browser = await root(world)
@@ -243,7 +243,7 @@ async def test_events_that_wait_too_long_are_skipped_the_oldest_first(
 async def test_events_without_permission_neither_count_nor_displace_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats_and_events, "NEWS_KEPT", 3)
+    monkeypatch.setattr(stats_and_events, "EVENTS_MAX", 3)
 
     async with talking(tmp_path) as world:
         first = await root(world)
