@@ -306,57 +306,6 @@ def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: 
     _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
 
 
-# ------------------------------------------------------------------------------------------------ numbered by producers
-
-_NUMBERED = struct.Struct("<B3xQHHI")
-NUMBERED_AT, NUMBERED_END = RESERVED_AT, RESERVED_AT + 20
-"""Where clients of the 0.12 protocol identify the producer: in bytes that are zeros in the log."""
-PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX = 2**63 - 1, 2**15 - 1, 2**31 - 1
-
-
-class Numbered(NamedTuple):
-    """The producer that a batch names, and the number of its first message in an epoch."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-
-
-def numbered(batch: Readable) -> Numbered | None:
-    """The producer that a batch names; None if it names none."""
-    flags, producer_id, epoch, reserved, sequence = _NUMBERED.unpack_from(batch, NUMBERED_AT)
-    if not flags & 1:
-        return None
-    if flags != 1 or reserved or any(batch[NUMBERED_AT + 1 : NUMBERED_AT + 4]):
-        raise InvalidBatch(BatchFault.RESERVED, "reserved bytes beside the batch's producer are not zero")
-    if producer_id > PRODUCER_ID_MAX or epoch > PRODUCER_EPOCH_MAX or sequence > PRODUCER_SEQUENCE_MAX:
-        sentence = f"producer {producer_id}, epoch {epoch}, sequence {sequence}: one of them is too large"
-        raise InvalidBatch(BatchFault.RESERVED, sentence)
-    return Numbered(producer_id, epoch, sequence)
-
-
-def forget_numbers(batch: Writable) -> None:
-    """Removes the producer from a numbered batch and updates its checksum, so that the log can store it. Any other
-    fault is left for `check` to find."""
-    count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
-    producer = bytes((1, *batch[NUMBERED_AT + 4 : NUMBERED_AT + 14], *batch[NUMBERED_AT + 16 : NUMBERED_END]))
-    batch[NUMBERED_AT:NUMBERED_END] = bytes(NUMBERED_END - NUMBERED_AT)
-    checksums = []
-    position, size = HEADER_BYTES, len(batch)
-    for _ in range(count):
-        if position + FRAME_BYTES > size:
-            return
-        checksums.append(bytes(batch[position : position + 8]))
-        position += FRAME_BYTES + sum(_FRAME_LENGTHS.unpack_from(batch, position + 32))
-    frames = b"".join(checksums)
-    (named,) = _U64.unpack_from(batch, 40)
-    if named == _hash(b"".join((batch[:40], batch[48:52], producer, frames))):
-        _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], frames))))
-    elif named == _hash(b"".join((batch[:40], batch[48:52], frames))):
-        # The checksum does not cover the producer. Without it the batch must not look right.
-        _U64.pack_into(batch, 40, ~named & (2**64 - 1))
-
-
 # -------------------------------------------------------------------------------------------------------------- slicing
 
 

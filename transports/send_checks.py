@@ -9,7 +9,8 @@ from whippet.app.commands.requests import SendMessages
 from whippet.app.errors import of_storage
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
-from whippet.storage.batch import HEADER, Limits, check, forget_numbers
+from whippet.storage.batch import HEADER, Limits, check
+from whippet.storage.batch_producer import remove_producer
 from whippet.storage.errors import InvalidBatch
 from whippet.transports import offload
 
@@ -23,7 +24,7 @@ async def check_send(gateway: Gateway, session: Session, request: SendMessages, 
         return request
     admit(gateway, session, SendMessages, Destination(request.stream, request.topic))
     if request.producer is not None:
-        await offload.call(size, count, forget_numbers, batch)
+        await offload.call(size, count, remove_producer, batch)
     if not is_large:
         return request
     try:

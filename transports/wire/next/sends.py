@@ -8,7 +8,7 @@ import msgspec
 
 from whippet.app.commands.requests import PartitioningKind, SendMessages
 from whippet.app.errors import Code, CommandError, of_storage
-from whippet.storage import batch as batches
+from whippet.storage.batch_producer import producer_of
 from whippet.storage.errors import InvalidBatch
 from whippet.storage.producers import Producer
 from whippet.transports.wire.modern import sends as modern
@@ -20,7 +20,7 @@ _KIND = b"\0"
 def decode(body: memoryview) -> SendMessages:
     request = modern.decode(body)
     try:
-        found = batches.numbered(request.batches[0])
+        found = producer_of(request.batches[0])
     except InvalidBatch as error:
         raise of_storage(error) from error
     if found is None:

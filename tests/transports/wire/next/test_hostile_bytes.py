@@ -12,7 +12,8 @@ from tests.transports.wire.next.support import vectors
 from whippet.app.commands import requests as commands
 from whippet.app.commands.deferred_polls import check_deferral
 from whippet.app.errors import CommandError
-from whippet.storage.batch import check, forget_numbers
+from whippet.storage.batch import check
+from whippet.storage.batch_producer import remove_producer
 from whippet.storage.errors import InvalidBatch
 from whippet.transports.wire.next import registration, requests
 from whippet.transports.wire.next.operations import UPDATE_RESOURCE
@@ -63,6 +64,6 @@ def test_a_batch_with_false_producer_fields_is_never_accepted(said: bytes, lengt
     batch = bytearray(vectors.body("N12")[20:])
     batch[52:72], batch[288:296] = said, lengths
     batch[48:52] = count.to_bytes(4, "little")
-    forget_numbers(batch)
+    remove_producer(batch)
     with pytest.raises(InvalidBatch):
         check(batch)

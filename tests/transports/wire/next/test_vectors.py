@@ -14,6 +14,7 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, Stra
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, ValueKind
 from whippet.storage import batch as batches
+from whippet.storage.batch_producer import producer_of
 from whippet.storage.options import Durability
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames as modern_frames
@@ -105,8 +106,8 @@ def test_a_send_names_the_incarnation_of_its_partition() -> None:
 def test_a_batch_may_name_its_producer() -> None:
     said = bytearray(256)
     said[40:72] = bytes.fromhex("9617af914bf481bc01000000010000000000f000000000000000000002000000")
-    assert batches.numbered(said) == (15 << 20, 0, 2)
-    assert batches.numbered(bytes(256)) is None
+    assert producer_of(said) == (15 << 20, 0, 2)
+    assert producer_of(bytes(256)) is None
 
 
 def test_a_cancellation_has_the_number_of_what_it_cancels() -> None:

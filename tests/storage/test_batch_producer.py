@@ -10,25 +10,21 @@ import xxhash
 
 from tests.storage.support.world import random_bytes
 from tests.support.clocks import NOON
-from whippet.storage.batch import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    NUMBERED_AT,
-    NUMBERED_END,
+from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES, Message, build, check
+from whippet.storage.batch_producer import (
+    PRODUCER_AT,
+    PRODUCER_END,
     PRODUCER_EPOCH_MAX,
     PRODUCER_ID_MAX,
     PRODUCER_SEQUENCE_MAX,
-    Message,
-    Numbered,
-    build,
-    check,
-    forget_numbers,
-    numbered,
+    BatchProducer,
+    producer_of,
+    remove_producer,
 )
 from whippet.storage.errors import BatchFault, InvalidBatch
 
 CHECKSUM = struct.Struct("<Q")
-SAID = Numbered(7 << 20 | 3, 2, 41)
+PRODUCER = BatchProducer(7 << 20 | 3, 2, 41)
 
 
 def plain(count: int = 3) -> bytearray:
@@ -36,14 +32,14 @@ def plain(count: int = 3) -> bytearray:
     return build([Message(payload, i + 1) for i, payload in enumerate(payloads)], NOON, random_bytes)
 
 
-def made(said: Numbered, count: int = 3, *, is_summed: bool = True) -> bytearray:
+def made(producer: BatchProducer, count: int = 3, *, is_summed: bool = True) -> bytearray:
     """The checksum as the protocol page defines it: over 44 bytes of the header, the producer, and the frames'
     checksums."""
     batch = plain(count)
-    struct.pack_into("<B3xQHHI", batch, NUMBERED_AT, 1, said.producer_id, said.epoch, 0, said.sequence)
+    struct.pack_into("<B3xQHHI", batch, PRODUCER_AT, 1, producer.producer_id, producer.epoch, 0, producer.sequence)
     octets = bytes(batch[:40] + batch[48:52])
     if is_summed:
-        octets += b"\1" + struct.pack("<QHI", said.producer_id, said.epoch, said.sequence)
+        octets += b"\1" + struct.pack("<QHI", producer.producer_id, producer.epoch, producer.sequence)
     position = HEADER_BYTES
     for _ in range(count):
         octets += batch[position : position + 8]
@@ -54,45 +50,45 @@ def made(said: Numbered, count: int = 3, *, is_summed: bool = True) -> bytearray
 
 
 def test_the_producer_of_a_batch_is_decoded_and_is_none_without_one() -> None:
-    assert numbered(made(SAID)) == SAID
-    assert numbered(plain()) is None
-    most = Numbered(PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX)
-    assert numbered(made(most)) == most
+    assert producer_of(made(PRODUCER)) == PRODUCER
+    assert producer_of(plain()) is None
+    most = BatchProducer(PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX)
+    assert producer_of(made(most)) == most
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
 def test_removing_the_producer_gives_the_batch_without_it(count: int) -> None:
-    batch = made(SAID, count)
+    batch = made(PRODUCER, count)
     with pytest.raises(InvalidBatch) as refused:
         check(batch)
     assert refused.value.fault is BatchFault.RESERVED
-    forget_numbers(batch)
+    remove_producer(batch)
     assert batch == plain(count)
     assert check(batch).message_count == count
 
 
 def test_a_checksum_without_the_producer_does_not_become_right_by_removing_it() -> None:
-    batch = made(SAID, is_summed=False)
-    forget_numbers(batch)
+    batch = made(PRODUCER, is_summed=False)
+    remove_producer(batch)
     with pytest.raises(InvalidBatch) as refused:
         check(batch)
     assert refused.value.fault is BatchFault.BATCH_CHECKSUM
 
 
-@pytest.mark.parametrize("at", [10, 24, 45, NUMBERED_AT + 4, NUMBERED_AT + 12, NUMBERED_AT + 16, HEADER_BYTES + 3])
+@pytest.mark.parametrize("at", [10, 24, 45, PRODUCER_AT + 4, PRODUCER_AT + 12, PRODUCER_AT + 16, HEADER_BYTES + 3])
 def test_one_wrong_byte_is_found_after_the_producer_is_removed(at: int) -> None:
-    batch = made(SAID)
+    batch = made(PRODUCER)
     batch[at] ^= 1
-    forget_numbers(batch)
+    remove_producer(batch)
     with pytest.raises(InvalidBatch):
         check(batch)
 
 
 def test_nothing_is_read_after_the_end_of_a_batch_that_ends_early() -> None:
-    for size in range(HEADER_BYTES, len(made(SAID))):
-        batch = made(SAID)[:size]
-        forget_numbers(batch)
-        assert not any(batch[NUMBERED_AT:NUMBERED_END])
+    for size in range(HEADER_BYTES, len(made(PRODUCER))):
+        batch = made(PRODUCER)[:size]
+        remove_producer(batch)
+        assert not any(batch[PRODUCER_AT:PRODUCER_END])
         with pytest.raises(InvalidBatch):
             check(batch)
 
@@ -100,18 +96,18 @@ def test_nothing_is_read_after_the_end_of_a_batch_that_ends_early() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "size"),
     [
-        (NUMBERED_AT, 3, 1),
-        (NUMBERED_AT + 1, 1, 1),
-        (NUMBERED_AT + 3, 1, 1),
-        (NUMBERED_AT + 14, 1, 2),
-        (NUMBERED_AT + 4, PRODUCER_ID_MAX + 1, 8),
-        (NUMBERED_AT + 12, PRODUCER_EPOCH_MAX + 1, 2),
-        (NUMBERED_AT + 16, PRODUCER_SEQUENCE_MAX + 1, 4),
+        (PRODUCER_AT, 3, 1),
+        (PRODUCER_AT + 1, 1, 1),
+        (PRODUCER_AT + 3, 1, 1),
+        (PRODUCER_AT + 14, 1, 2),
+        (PRODUCER_AT + 4, PRODUCER_ID_MAX + 1, 8),
+        (PRODUCER_AT + 12, PRODUCER_EPOCH_MAX + 1, 2),
+        (PRODUCER_AT + 16, PRODUCER_SEQUENCE_MAX + 1, 4),
     ],
 )
 def test_undefined_bytes_and_numbers_that_are_too_large_are_refused(at: int, value: int, size: int) -> None:
-    batch = made(SAID)
+    batch = made(PRODUCER)
     batch[at : at + size] = value.to_bytes(size, "little")
     with pytest.raises(InvalidBatch) as refused:
-        numbered(batch)
+        producer_of(batch)
     assert refused.value.fault is BatchFault.RESERVED
