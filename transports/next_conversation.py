@@ -181,7 +181,7 @@ class NextConversation:
         if bound is None or (header.session, header.client) != (bound.number, bound.client):
             raise Evicted(Reason.NO_SESSION)
 
-    # -------------------------------------------------------------------------------------------------------- changing
+    # --------------------------------------------------------------------------------------------------------- writing
 
     async def _once(
         self, bound: ResumableSession, header: frames.Request, code: int, body: memoryview
@@ -323,7 +323,7 @@ class NextConversation:
             self._gateway.waiting_polls.release(login, count)
             del self._waits[header.number]
 
-    # ---------------------------------------------------------------------------------------------- logging in, binding
+    # --------------------------------------------------------------------------------------------- logging in, resuming
 
     async def _register(self, header: frames.Request, body: memoryview) -> list[Readable]:
         gateway, session = self._gateway, self.session

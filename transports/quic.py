@@ -61,15 +61,15 @@ class QuicListener(Connections[Connection]):
         gateway: Gateway,
         budgets: Budgets,
         application: ASGIApp | None = None,
-        door: Listener | None = None,
+        http_listener: Listener | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
-        """`application` is served over HTTP/3 to as many connections as the `door` of HTTP has room for."""
+        """`application` is served over HTTP/3 to as many connections as `http_listener` has room for."""
         super().__init__(gateway, budgets, stalled_seconds=stalled_seconds)
         config: Quic = gateway.config.quic
         self.application = application
-        self._door = door
+        self._http_listener = http_listener
         self.streams_max = config.max_concurrent_bidi_streams
         self.send_window = config.send_window
         self.address = Address("", 0)
@@ -246,10 +246,10 @@ class QuicListener(Connections[Connection]):
     def admit(self, connection: Connection) -> bool:
         if not self.has_room():
             return False
-        if connection.is_http and self._door is not None:
-            if not self._door.has_room():
+        if connection.is_http and self._http_listener is not None:
+            if not self._http_listener.has_room():
                 return False
-            self._door.http3_connections += 1
+            self._http_listener.http3_connections += 1
         self._established += 1
         connection.is_counted = True
         return True
@@ -263,8 +263,8 @@ class QuicListener(Connections[Connection]):
         if connection.is_counted:
             connection.is_counted = False
             self._established -= 1
-            if connection.is_http and self._door is not None:
-                self._door.http3_connections -= 1
+            if connection.is_http and self._http_listener is not None:
+                self._http_listener.http3_connections -= 1
         super().remove(connection)
 
     def close_overdue(self, now: float) -> None:

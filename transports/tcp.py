@@ -124,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
             self._reservation.disconnect()
             if self._worker is None:
                 self._reservation.close()
-        for late in self._deferred:
-            late.reservation.disconnect()
+        for responder in self._deferred:
+            responder.reservation.disconnect()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -145,9 +145,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Accepts no more requests; the connection closes when those in progress are answered."""
-        awaited_late, self._awaits_deferred = self._awaits_deferred, False
+        awaited_deferred, self._awaits_deferred = self._awaits_deferred, False
         if self._ended:
-            if awaited_late and self._worker is None:
+            if awaited_deferred and self._worker is None:
                 self._close(is_over=True)
             return
         self._stop_intake()
@@ -183,9 +183,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str | None:
         """Returns the reason to close the connection, or None."""
-        untaken = self._transport.get_write_buffer_size()
+        unsent = self._transport.get_write_buffer_size()
         listener = self._listener
-        if self._stall.has_stalled(now, untaken, listener.stalled_seconds, is_contended=listener.budgets.is_contended):
+        if self._stall.has_stalled(now, unsent, listener.stalled_seconds, is_contended=listener.budgets.is_contended):
             return "it does not read what it was sent"
         if self._lingers_until:
             self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)
@@ -236,18 +236,18 @@ class Connection(asyncio.BufferedProtocol):
         intake = self._intake
         try:
             intake.receive(data)
-        except CommandError as lost:
+        except CommandError as invalid:
             self._after_receive()
-            self._end_after(lost)
+            self._end_after(invalid)
             return
         if intake.is_unfinished:
             self._acknowledge()
             self._start_clock()
         self._after_receive()
 
-    def _end_after(self, lost: CommandError) -> None:
+    def _end_after(self, invalid: CommandError) -> None:
         """The next request cannot be found: answers those before it, then closes the connection."""
-        _log.info("%s: %s; the next request cannot be found", self.address, lost)
+        _log.info("%s: %s; the next request cannot be found", self.address, invalid)
         self.drain()
 
     def _start_clock(self) -> None:
@@ -305,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._ended and self._intake.can_read:
             self._transport.resume_reading()
 
-    # ------------------------------------------------------------------------------------------------- answering
+    # ------------------------------------------------------------------------------------------------ responding
 
     async def _process_queue(self) -> None:
         conversation, intake, session = self._conversation, self._intake, self._session
@@ -339,8 +339,8 @@ class Connection(asyncio.BufferedProtocol):
                 if len(queue) == QUEUE_MAX // 2 and not self._ended:
                     try:
                         intake.resume_parsing()
-                    except CommandError as lost:
-                        self._end_after(lost)
+                    except CommandError as invalid:
+                        self._end_after(invalid)
                     self._resume_reading()
                     # A client that sends thousands of requests at once shares the event loop with all others.
                     await asyncio.sleep(0)
@@ -380,22 +380,22 @@ class Connection(asyncio.BufferedProtocol):
             await self._writable
 
     def defer(self, work: DeferredWork) -> None:
-        late = DeferredResponder(Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed))
-        self._deferred.add(late)
-        self._listener.loop.create_task(self._respond_deferred(work, late))
+        responder = DeferredResponder(Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed))
+        self._deferred.add(responder)
+        self._listener.loop.create_task(self._respond_deferred(work, responder))
 
-    async def _respond_deferred(self, work: DeferredWork, late: DeferredResponder) -> None:
+    async def _respond_deferred(self, work: DeferredWork, responder: DeferredResponder) -> None:
         try:
-            buffers = await work(late)
+            buffers = await work(responder)
             # Another response may have filled the socket by then.
             await self._until_writable()
             if buffers and not self._transport.is_closing():
                 self._send(buffers)
-                late.reservation.hold(sum(map(len, buffers)))
+                responder.reservation.hold(sum(map(len, buffers)))
                 await self._until_writable()
         finally:
-            self._deferred.discard(late)
-            late.reservation.close()
+            self._deferred.discard(responder)
+            responder.reservation.close()
             if self._awaits_deferred and not self._deferred and self._worker is None:
                 self._close(is_over=True)
 

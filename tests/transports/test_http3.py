@@ -417,15 +417,15 @@ async def test_unread_responses_share_a_window(tmp_path: Path) -> None:
 
 
 async def test_a_connection_counts_towards_the_limit_of_http(tmp_path: Path) -> None:
-    door = Listener(HttpLimits(connections=2), Address("127.0.0.1", 0))
-    async with served(tmp_path, application=echo, door=door) as world:
+    http_listener = Listener(HttpLimits(connections=2), Address("127.0.0.1", 0))
+    async with served(tmp_path, application=echo, http_listener=http_listener) as world:
         first, _ = await browser(world), await browser(world)
-        assert not door.has_room()
+        assert not http_listener.has_room()
         refused = await world.beginning(QuicConfiguration(**BROWSER))
         assert (await refused.terminated).error_code == QuicErrorCode.CONNECTION_REFUSED
         assert await (await world.stranger()).is_alive(), "who speaks something else is no client of HTTP"
         first.client.close()
-        await until(door.has_room)
+        await until(http_listener.has_room)
         assert (await (await browser(world)).ask("GET", "/"))[0] == 200
 
 

@@ -40,15 +40,8 @@ from whippet.transports.wire.modern.operations import LOGOUT, READ, REGISTER
 from whippet.transports.wire.primitives import name, str8
 
 GROUP = commands.Consumer(commands.ConsumerKind.GROUP, "g")
-
 NEXT = commands.Strategy(commands.StrategyKind.NEXT)
-
 OF_GROUP = ("s", "t", "g")
-
-
-# --------------------------------------------------------------------------------------------------- batches that lie
-
-
 PAIR = batch_of(b"one", b"two")
 
 
@@ -233,9 +226,6 @@ async def test_a_refused_logout_ends_no_session(tmp_path: Path, monkeypatch: pyt
         assert not await client.refused(commands.LogoutUser())
 
 
-# ------------------------------------------------------------------------------------------ messages that come again
-
-
 ONE = batch_of(b"one copy", b"of both")
 
 
@@ -339,7 +329,7 @@ async def test_a_join_repeated_after_a_reconnect_is_executed_again(tmp_path: Pat
         assert (await again.get(commands.SyncConsumerGroup(*OF_GROUP))).partitions == (0, 1)
 
 
-# ---------------------------------------------------------------------------------------------------- what clusters ask
+# ------------------------------------------------------------------------------------------------ requests of a cluster
 
 
 async def test_every_partition_is_led_by_this_node(tmp_path: Path) -> None:

@@ -42,9 +42,6 @@ from whippet.transports.wire.modern.operations import REGISTER
 SEND, CREATE_STREAM = 160, 128
 
 
-# --------------------------------------------------------------------------------------------------- batches that lie
-
-
 PAIR = batch_of(b"one", b"two")
 
 
@@ -176,7 +173,7 @@ async def test_of_a_long_response_only_its_number_is_remembered(tmp_path: Path) 
         assert len(kept) == 1
 
 
-# ------------------------------------------------------------------------------------------ messages that come again
+# ------------------------------------------------------------------------------------------------- repeated messages
 
 
 ONE = batch_of(b"one copy", b"of both")

@@ -152,7 +152,7 @@ async def test_a_half_closed_client_still_gets_all_responses(tmp_path: Path) -> 
         assert len(await (await root(world)).get(commands.GetStreams())) == 1
 
 
-# ---------------------------------------------------------------------------------------------------- frames that lie
+# ----------------------------------------------------------------------------------------------------- invalid frames
 
 
 @pytest.mark.parametrize("logged_in", [False, True])
@@ -274,7 +274,7 @@ async def test_the_code_in_the_header_counts_for_reads_only(tmp_path: Path) -> N
         assert [stream.name for stream in await client.get(commands.GetStreams())] == ["s"]
 
 
-# --------------------------------------------------------------------------------------------------- batches that lie
+# ---------------------------------------------------------------------------------------------------- invalid batches
 
 
 def _with(position: int, form: str, *values: int) -> Callable[[bytearray], bytearray]:

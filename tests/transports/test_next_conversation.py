@@ -52,10 +52,8 @@ NEXT, FIRST = requests.Strategy(requests.StrategyKind.NEXT), requests.Strategy(r
 
 MINUTE = 60_000_000
 
-SPARE = 1_000_000
 
-
-# ----------------------------------------------------------------------------------------- producers that number sends
+# -------------------------------------------------------------------------------------------------- numbered producers
 
 
 PRODUCER = 15 << 20
@@ -285,7 +283,7 @@ async def test_option_descriptions_tell_what_may_be_done_with_each(tmp_path: Pat
                 assert found.keys() == {"username", "status"}
 
 
-# ---------------------------------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------------------------------- refused requests
 
 
 async def test_requests_without_meaning_are_refused_and_the_connection_continues(tmp_path: Path) -> None:

@@ -24,9 +24,7 @@ OTHER = bytes(range(1, 17))
 NEXT, FIRST = requests.Strategy(requests.StrategyKind.NEXT), requests.Strategy(requests.StrategyKind.FIRST)
 
 GROUP = requests.Consumer(requests.ConsumerKind.GROUP, "g")
-
 MINUTE = 60_000_000
-
 SPARE = 1_000_000
 
 

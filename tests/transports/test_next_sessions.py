@@ -38,8 +38,6 @@ NEXT, FIRST = requests.Strategy(requests.StrategyKind.NEXT), requests.Strategy(r
 
 MINUTE = 60_000_000
 
-SPARE = 1_000_000
-
 
 # ---------------------------------------------------------------------------------------------------------- logging in
 
@@ -292,7 +290,7 @@ async def test_session_numbers_and_incarnations_are_unique(tmp_path: Path) -> No
             given |= set(numbers)
 
 
-# ------------------------------------------------------------------------------------------------- once for each number
+# ------------------------------------------------------------------------------------------------------ request numbers
 
 
 async def test_a_request_repeated_after_a_lost_connection_is_executed_once(tmp_path: Path) -> None:
@@ -392,7 +390,7 @@ async def test_a_long_response_is_remembered_while_it_is_the_newest(tmp_path: Pa
         assert (await client.reply(create)).refused == Code.REQUEST_TOO_OLD
 
 
-# ----------------------------------------------------------------------------------------------------------- the fence
+# -------------------------------------------------------------------------------------------------------- incarnations
 
 
 async def test_a_recreated_partition_has_another_incarnation(tmp_path: Path) -> None:

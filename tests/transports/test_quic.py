@@ -26,11 +26,10 @@ from whippet.transports.quic_configuration import UNAUTHENTICATED_STREAMS
 from whippet.transports.wire.modern.operations import REGISTER
 
 MIB = 1 << 20
-
 SEND = 101
 
 
-# ------------------------------------------------------------------------------------------------ requests and answers
+# ---------------------------------------------------------------------------------------------- requests and responses
 
 
 async def test_a_classic_client_uses_one_stream_for_each_request(tmp_path: Path) -> None:
@@ -190,7 +189,7 @@ async def test_a_stream_waits_for_earlier_streams(tmp_path: Path) -> None:
         assert await second == await client.waiting[first]
 
 
-# --------------------------------------------------------------------------------------------------------- the bounds
+# --------------------------------------------------------------------------------------------------------- the limits
 
 
 def test_official_clients_accept_ten_million_bytes() -> None:

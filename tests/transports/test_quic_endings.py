@@ -20,7 +20,6 @@ from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.datagrams import Datagrams, PeerAddress
 
 MIB = 1 << 20
-
 SEND = 101
 
 

@@ -77,7 +77,7 @@ def test_a_congestion_window_grows_only_while_it_is_filled() -> None:
     assert control.bytes_in_flight == 0
 
 
-# ------------------------------------------------------------------------------------- both ends, and a path between
+# -------------------------------------------------------------------------------------------- both ends and the path
 
 
 class Path:

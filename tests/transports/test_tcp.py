@@ -39,7 +39,6 @@ from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 
 MIB = 1 << 20
-
 SEND = 101
 
 
@@ -135,7 +134,7 @@ async def test_many_requests_in_one_segment_are_answered_in_portions(
         assert max(ahead) == QUEUE_MAX
 
 
-# -------------------------------------------------------------------------------------------- requests that are refused
+# ----------------------------------------------------------------------------------------------------- refused requests
 
 
 async def test_requests_that_are_too_long_are_skipped_and_refused(tmp_path: Path) -> None:
@@ -244,7 +243,6 @@ async def test_guessing_passwords_over_many_connections_costs_little_and_delays_
 
 
 MOST = b"\xff\xff\xff\xff"
-
 BROKEN = {
     "a name that is not UTF-8": (202, b"\2\xff\xfe", Code.INVALID_FORMAT),
     "a name of half a surrogate pair": (202, b"\3\xed\xa0\x80", Code.INVALID_FORMAT),

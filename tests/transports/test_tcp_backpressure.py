@@ -38,7 +38,6 @@ from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.connections import SCRATCH_BYTES
 
 MIB = 1 << 20
-
 SEND = 101
 
 
@@ -50,13 +49,10 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     return stopped
 
 
-# -------------------------------------------------------------------------------------------- requests that are refused
-
-
 MOST = b"\xff\xff\xff\xff"
 
 
-# ------------------------------------------------------------------------------- clients that do not take their answers
+# --------------------------------------------------------------------------------------------- clients that do not read
 
 
 @pytest.fixture
@@ -263,7 +259,7 @@ async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_
         assert await much.is_closed()
 
 
-# --------------------------------------------------------------------------------------- responses that nobody takes
+# -------------------------------------------------------------------------------------------------- unread responses
 
 
 async def logged_in(world: Served, name: str, *, receive_bytes: int | None = None) -> Raw:

@@ -23,7 +23,6 @@ ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "rootZroot-1"}
 LOG_IN = asked(requests.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]))
 QUIET = ROOT | {"IGGY_HTTP_ENABLED": "false"}
 MIB = 1 << 20
-
 FEW_FILES = """
 import whippet.app.server, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -267,7 +267,7 @@ class FrameIntake:
         if claim.held > FREE_BYTES and self.arriving is None and not (claim.is_waiting or claim.account.has_room(0)):
             claim.reserve(0)
 
-    # --------------------------------------------------------------------------------------------------------- go on
+    # ------------------------------------------------------------------------------------------- resuming and ending
 
     def on_room(self, granted: int) -> None:
         self.began_at = 0.0

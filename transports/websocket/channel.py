@@ -31,7 +31,7 @@ from whippet.transports.http.errors import Refused, bug_response, command_error_
 from whippet.transports.http.forms import request_bodies
 from whippet.transports.http.forms.responses import HttpResponse
 from whippet.transports.http.serving import authentication
-from whippet.transports.websocket.commands import NULL, Command, Commands, Members, answer
+from whippet.transports.websocket.commands import NULL, Command, Commands, Members, run_command
 from whippet.transports.websocket.subscribe_command import open_subscription
 from whippet.transports.websocket.subscription import Granted, Subscription
 from whippet.transports.websocket.text_connection import UNAUTHORIZED, Gone, TextConnection
@@ -143,13 +143,13 @@ class Channel:
             self._start_poll(identity, command, call)
             return None
         self._call = call
-        return await self._answer(command, call)
+        return await self._run(command, call)
 
     async def ask(self, request: Request) -> Any:
         return await execute(self.api.gateway, self.session, request)
 
-    async def _answer(self, command: Command, call: Call) -> bytes:
-        result = await answer(command, call)
+    async def _run(self, command: Command, call: Call) -> bytes:
+        result = await run_command(command, call)
         if command.operation.name in GIVES_TOKEN:
             token = msgspec.json.decode(result)["access_token"]["token"]
             await self._sign_in(b"Bearer " + token.encode())
@@ -179,7 +179,7 @@ class Channel:
     async def _run_poll(self, identity: bytes, command: Command, call: Call) -> None:
         with contextlib.closing(call), contextlib.suppress(Gone):
             try:
-                result, member = await answer(command, call), b',"ok":'
+                result, member = await run_command(command, call), b',"ok":'
             except Exception as error:  # noqa: BLE001 -- as in `handle`
                 result, member = self._failure(error), b',"error":'
             await self.link.send(b'{"id":', identity, member, result, b"}")
@@ -187,13 +187,13 @@ class Channel:
     def _failure(self, error: Exception) -> bytes:
         return failure(error, self.session.address)
 
-    # ------------------------------------------------------------------------------------------------- who speaks
+    # ------------------------------------------------------------------------------------------------- the user
 
     def _login_session(self) -> Session:
         """Returns a session for a login, which sets its user. The channel itself acts for the user of the token that
         the login returns."""
         own = self.session
-        return Session(own.transport, own.address, self.api.gateway.clock(), _stay, own.reached_at)
+        return Session(own.transport, own.address, self.api.gateway.clock(), _ignore_end, own.reached_at)
 
     async def sign_in(self, authorization: bytes) -> None:
         """Signs in with the token that was given when the connection was opened; closes the connection if that
@@ -290,10 +290,10 @@ class Channel:
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def end_subscriptions(self, *, is_heard: bool) -> None:
+    def end_subscriptions(self, *, client_receives: bool) -> None:
         """The connection is about to end. If the client still receives, each subscription sends where it stopped."""
         for subscription in list(self._subscriptions.values()):
-            subscription.end("stopping" if is_heard else None, "The connection ends")
+            subscription.end("stopping" if client_receives else None, "The connection ends")
 
     def close(self) -> None:
         for subscription in list(self._subscriptions.values()):
@@ -303,11 +303,11 @@ class Channel:
         self.api.gateway.sessions.remove(self.session)
 
 
-def _stay() -> None:
+def _ignore_end() -> None:
     """Does nothing: there is no connection to end."""
 
 
-# ------------------------------------------------------------------------------------------------- what a command says
+# ------------------------------------------------------------------------------------------------- decoding commands
 
 
 def _members(text: bytes) -> Members:

@@ -56,7 +56,7 @@ _encode = msgspec.json.Encoder().encode
 NULL = b"null"
 
 
-# ------------------------------------------------------------------------------------------ what needs a connection
+# --------------------------------------------------------------------------------------- commands that need a connection
 
 
 class GroupPollQuery(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ OWN: Sequence[Operation] = (
 )
 
 
-# ------------------------------------------------------------------------------------------------- the table
+# ---------------------------------------------------------------------------------------------- the commands
 
 
 class Command:
@@ -243,15 +243,15 @@ def _receiving(gone: asyncio.Future[None]) -> Receive:
     return receive
 
 
-async def answer(command: Command, call: Call) -> bytes:
+async def run_command(command: Command, call: Call) -> bytes:
     """Returns the value of the member `ok` as JSON, and holds its memory until it is sent."""
-    result = await _answer(command, call)
+    result = await _run_handler(command, call)
     if len(result) > FREE_BYTES:
         call.response_reservation().hold(len(result))
     return result
 
 
-async def _answer(command: Command, call: Call) -> bytes:
+async def _run_handler(command: Command, call: Call) -> bytes:
     if call.api.budgets.are_responses_many and command.operation.method == "GET":
         await call.response_reservation().wait_for_share()
     found = await command.operation.handler(call)

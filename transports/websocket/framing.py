@@ -228,7 +228,7 @@ def unmask(content: memoryview, mask: bytes) -> None:
         content[whole:] = apply_mask(content[whole:], mask)
 
 
-# ----------------------------------------------------------------------------------------------- what a client is told
+# ----------------------------------------------------------------------------------------------- encoding
 
 
 def header(opcode: int, size: int) -> bytes:

@@ -52,7 +52,7 @@ class Subscription:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    # ---------------------------------------------------------------------------------- what each kind has of its own
+    # ---------------------------------------------------------------------------------- overridden by each kind
 
     async def push_messages(self) -> None:
         """Pushes messages until it is cancelled."""

@@ -138,22 +138,22 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Accepts no more commands; the connection closes when those in progress are answered."""
-        self._end(is_heard=not self._closed_by_client)
+        self._end(client_receives=not self._closed_by_client)
 
     def end_with(self, code: int, reason: str) -> None:
         """Drains the connection, but ends polls that wait for messages."""
         if not self._ended:
             self._close_frame = (code, reason)
             self._channel.abandon_polls()
-            self._end(is_heard=True)
+            self._end(client_receives=True)
 
-    def _end(self, *, is_heard: bool) -> None:
+    def _end(self, *, client_receives: bool) -> None:
         if self._ended:
             return
         self._ended = True
         self._intake.claim.stop_waiting()
-        self._channel.end_subscriptions(is_heard=is_heard)
-        if not is_heard:
+        self._channel.end_subscriptions(client_receives=client_receives)
+        if not client_receives:
             self._channel.abandon_polls()
         if self._is_working:
             self._transport.pause_reading()
@@ -192,9 +192,9 @@ class TextConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def overdue(self, now: float) -> str | None:
-        untaken = self._count_untaken()
+        unsent = self._count_unsent()
         is_contended = self._listener.budgets.is_contended
-        if self._stall.has_stalled(now, untaken, self._stalled_seconds, enough=1, is_contended=is_contended):
+        if self._stall.has_stalled(now, unsent, self._stalled_seconds, enough=1, is_contended=is_contended):
             return "it does not read what it was sent"
         if self._lingers_until:
             self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)
@@ -301,7 +301,7 @@ class TextConnection(asyncio.BufferedProtocol):
         if not self._ended and self._intake.can_read:
             self._transport.resume_reading()
 
-    # ------------------------------------------------------------------------------------------------- answering
+    # ------------------------------------------------------------------------------------------------ responding
 
     def _start_worker(self) -> None:
         if self._worker is None:
@@ -382,19 +382,19 @@ class TextConnection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines((head, *parts))
         if self.is_full:
-            self._count_untaken()
+            self._count_unsent()
         return not self.is_full
 
-    def _count_untaken(self) -> int:
-        untaken = self._transport.get_write_buffer_size()
+    def _count_unsent(self) -> int:
+        unsent = self._transport.get_write_buffer_size()
         if not self.gone.done():
-            if self._unsent_reservation is None and untaken > FREE_BYTES:
+            if self._unsent_reservation is None and unsent > FREE_BYTES:
                 self._unsent_reservation = Reservation(
                     self._listener.budgets.responses_to(self.session), self.close_for_others
                 )
             if self._unsent_reservation is not None:
-                self._unsent_reservation.hold(untaken)
-        return untaken
+                self._unsent_reservation.hold(unsent)
+        return unsent
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -402,7 +402,7 @@ class TextConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.is_full = False
         self._stall.reset()
-        self._count_untaken()
+        self._count_unsent()
         content, self._pinged_with = self._pinged_with, None
         if content is not None and self._is_heard:
             self._pong(content)

@@ -25,7 +25,6 @@ NAMES = [*(f"name {number}" for number in range(6)), "ä" * 100, "'\"\n\0%s{}", 
 NUMBERS = [0, 1, 2, 3, 7, 255, 256, 65_535, 2**31, 2**32 - 2, 2**32 - 1]
 LARGE = [*NUMBERS, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1, 1_700_000_000_000_000]
 LENGTHS = [0, 1, 3, 4, 5, 8, 64, 1000, 65_537, 10 * 2**20 + 5, 2**27, 2**31, 2**32 - 1]
-
 NEVER_WHOLE = frozenset({commands.LoginUser, commands.ChangePassword})
 """They cost the time of a hash each, intentionally, and guessing is slowed down: left to the tests of the throttle."""
 CLASSIC = [command for command in COMMANDS if command.code in (*requests.LAYOUTS, frames.SEND_MESSAGES)]

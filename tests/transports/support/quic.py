@@ -176,7 +176,7 @@ async def served(
     path: object,
     *,
     application: ASGIApp | None = None,
-    door: Listener | None = None,
+    http_listener: Listener | None = None,
     stalled_seconds: float = STALLED_SECONDS,
     quic: dict[str, Any] | None = None,
     http: dict[str, Any] | None = None,
@@ -195,7 +195,7 @@ async def served(
         )
         gateway = await gateway_on(made, config, throttle=throttle)
         budgets = Budgets(config)
-        listener = QuicListener(gateway, budgets, application, door, stalled_seconds=stalled_seconds)
+        listener = QuicListener(gateway, budgets, application, http_listener, stalled_seconds=stalled_seconds)
         await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
         world = World(listener, gateway)
         try:

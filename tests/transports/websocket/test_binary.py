@@ -33,7 +33,6 @@ from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.websocket import binary_connection, framing
 from whippet.transports.wire.modern.operations import READ, REGISTER
 
-MIB = 1 << 20
 SEND = 101
 
 
@@ -60,7 +59,7 @@ class Modern(OverRaw):
         return await self.over.exactly(size)
 
 
-# ------------------------------------------------------------------------------------------------- there and back
+# ----------------------------------------------------------------------------------------- requests and responses
 
 
 async def test_a_classic_client_sends_and_polls(tmp_path: Path) -> None:
@@ -263,7 +262,7 @@ async def test_unmasked_frames_are_accepted_if_configured(tmp_path: Path) -> Non
         assert [await client.answer() for _ in range(2)] == [OK] * 2
 
 
-# ------------------------------------------------------------------------------------------------- bounds
+# ------------------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize("key", ["max_message_size", "max_frame_size"])
@@ -467,7 +466,7 @@ async def test_an_ended_session_closes_its_connection(tmp_path: Path) -> None:
         assert await alice.closed() == (None, "")
 
 
-# ------------------------------------------------------------------------------------------------- anything at all
+# ---------------------------------------------------------------------------------------------------- random bytes
 
 
 async def test_garbage_in_frames_affects_no_other_client(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from whippet.app import rates
 from whippet.transports.websocket import group_subscription, stats_and_events
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
-
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
 
 
@@ -107,7 +106,7 @@ async def test_a_group_that_is_deleted_ends_the_subscription(tmp_path: Path, loo
         assert (await browser.push(sub, "end"))["end"]["code"] == "consumer_group_member_not_found"
 
 
-# ------------------------------------------------------------------------------------------------- rates and news
+# ----------------------------------------------------------------------------------------------- rates and events
 
 
 async def test_rates_are_pushed_every_second_for_everything_a_stream_or_a_topic(

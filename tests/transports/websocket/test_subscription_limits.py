@@ -18,11 +18,10 @@ from whippet.transports.websocket import channel
 from whippet.transports.websocket.subscribe_command import open_subscription
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
-
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
 
 
-# ------------------------------------------------------------------------------------------------- bounds
+# ------------------------------------------------------------------------------------------------- limits
 
 
 async def test_ten_thousand_subscriptions_are_limited_and_the_rest_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def text(value: str) -> dict[str, str]:
     return {"kind": "string", "value": base64.b64encode(value.encode()).decode()}
 
 
-# ------------------------------------------------------------------------------------------------- where it begins
+# ------------------------------------------------------------------------------------------------- starting points
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ async def test_a_key_selects_the_partition_of_its_messages(tmp_path: Path) -> No
         assert refused == (400, "bad_request", "partition")
 
 
-# ------------------------------------------------------------------------------------------------- what ends it
+# ------------------------------------------------------------------------------------------------------ the end
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- one by one
+# --------------------------------------------------------------------------------------------------- a few messages
 
 
 def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Made:
@@ -222,7 +222,7 @@ def finished(batch: Writable, origin: int, count: int, frames: Frames, found: by
     return Made(batch, Checked(count, frames, found))
 
 
-# ------------------------------------------------------------------------------------------------------- by numpy
+# -------------------------------------------------------------------------------------------------- many messages
 
 
 def _uniform(

@@ -103,7 +103,7 @@ def _damaged(sentence: str) -> CommandError:
     return CommandError(Code.CANNOT_READ_MESSAGE, f"{sentence}: what was stored is damaged")
 
 
-# ------------------------------------------------------------------------------------------------------- one by one
+# --------------------------------------------------------------------------------------------------- a few messages
 
 
 def _one_by_one(
@@ -146,7 +146,7 @@ def _checksum(named: bytes, content: tuple[Readable, ...]) -> bytes:
     return CHECKSUM.pack(digest.intdigest())
 
 
-# ------------------------------------------------------------------------------------------------------- by numpy
+# -------------------------------------------------------------------------------------------------- many messages
 
 
 def _many(head: Head, frames: memoryview, header_size: int, placed: bool) -> Readable | None:
