@@ -56,7 +56,7 @@ _encode = msgspec.json.Encoder().encode
 NULL = b"null"
 
 
-# --------------------------------------------------------------------------------------- commands that need a connection
+# -------------------------------------------------------------------------------------- commands that need a connection
 
 
 class GroupPollQuery(msgspec.Struct, frozen=True):
