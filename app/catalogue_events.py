@@ -103,7 +103,7 @@ class CatalogueEvents:
         if isinstance(request, requests.DeleteConsumerGroup) and topic is not None:
             found = topic.groups.find(request.group)
             group = None if found is None else Reference(found.id, found.name)
-        count = getattr(request, "partitions_count", None) if kind == "partitions" else None
+        count = request.count if isinstance(request, requests.CreatePartitions | requests.DeletePartitions) else None
 
         def announce(response: Any) -> None:
             of_stream = None if stream is None else reference(stream)

@@ -393,7 +393,7 @@ class Partition:
         """Commits an offset, and returns when it has the durability that stored offsets of this topic have."""
         await self._shared_use()
         key = kind, identity
-        if not 0 <= offset < self.readable and kind is not Kind.EXTERNAL_GROUP:
+        if offset < 0 or (offset >= self.readable and kind is not Kind.EXTERNAL_GROUP):
             newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
             raise InvalidOffset(f"{self.place}: offset {offset} cannot be stored, {newest}")
         if not self._offsets.has_room_for(key):

@@ -177,6 +177,11 @@ class Users:
         try:
             if ROOT not in store.users:
                 await users._create_root(environment, default_root)
+            elif default_root or environment.get("IGGY_ROOT_PASSWORD") is not None:
+                _log.info(
+                    "the data folder has a root user: IGGY_ROOT_USERNAME, IGGY_ROOT_PASSWORD and "
+                    "--with-default-root-credentials have no effect; 'whippet root-password' sets a new password"
+                )
         except BaseException:
             passwords.close()
             raise

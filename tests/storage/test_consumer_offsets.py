@@ -13,7 +13,7 @@ import pytest
 from tests.storage.support.world import opened, partition_in, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
 from whippet.storage.consumer_offsets import CHANGES_MAX
-from whippet.storage.errors import TooManyOffsets, WriteFailed
+from whippet.storage.errors import InvalidOffset, TooManyOffsets, WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
@@ -183,6 +183,8 @@ async def test_the_offset_of_an_external_group_is_kept_unchanged_and_does_not_st
         (partition,) = await with_topic(store)
         await partition.store_offset(Kind.EXTERNAL_GROUP, 1, 1_000_000)
         assert partition.lowest_consumer_offset is None
+        with pytest.raises(InvalidOffset):
+            await partition.store_offset(Kind.EXTERNAL_GROUP, 1, -1)
     async with opened(tmp_path) as store:
         (partition,) = store.partitions_of(0, 0)
         assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == 1_000_000

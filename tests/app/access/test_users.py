@@ -119,6 +119,19 @@ async def test_a_root_user_is_on_disk_only_after_it_was_saved(tmp_path: Path) ->
         users.close()
 
 
+async def test_credentials_for_a_root_user_that_exists_are_reported_as_without_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with world(tmp_path):
+            assert "have no effect" not in caplog.text
+        async with world(tmp_path, environment={}):
+            assert "have no effect" not in caplog.text
+        async with world(tmp_path) as made:
+            assert "IGGY_ROOT_PASSWORD and --with-default-root-credentials have no effect" in caplog.text
+            assert made.gateway.users.root.username == "root"
+
+
 async def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         async with world(tmp_path, environment={"IGGY_ROOT_USERNAME": "root"}):

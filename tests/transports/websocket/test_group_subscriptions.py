@@ -192,6 +192,7 @@ async def test_events_of_the_catalogue_are_pushed(tmp_path: Path) -> None:
                 "id": 0,
                 "name": "z" if cmd == "update_stream" and said["name"] == "z" else "s",
             }
+            assert event.get("partitions_count") == (said["partitions_count"] if kind == "partitions" else None)
             if kind != "stream":
                 assert event["topic"] == {"id": 0, "name": "t"}
             if kind == "consumer_group":
