@@ -96,12 +96,12 @@ def test_sighup_reloads_certificates_and_closes_no_connection(start: Start, tmp_
     before = with_client(port, certificate)
     put()
     gateway.signal(signal.SIGHUP)
-    gateway.line(r"quic\.certificate: the certificate was read again")
+    gateway.line(r"quic\.certificate: read the certificate again")
     after = with_client(port, certificate)
     assert after != before
     (tmp_path / "c.pem").write_text("nonsense")
     gateway.signal(signal.SIGHUP)
-    gateway.line(r"the certificate before stays in use")
+    gateway.line(r"the previous certificate stays in use")
     assert with_client(port, certificate) == after
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0
