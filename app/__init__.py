@@ -1,1 +1,1 @@
-"""What the server does, independent of the transport that a request came over."""
+"""The server's behaviour, independent of the transport that a request came over."""

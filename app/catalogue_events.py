@@ -52,7 +52,7 @@ class MemberShare(msgspec.Struct, frozen=True):
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
-    """In us since 1970."""
+    """Microseconds since 1970."""
     what: str
     """created, updated, purged, deleted or rebalanced."""
     kind: str
@@ -63,7 +63,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions_count: int | None = None
     """How many were created or deleted."""
     generation: int | None = None
-    """Of the group; comes with its members."""
+    """The generation of the group; present together with its members."""
     members: list[MemberShare] | None = None
 
 

@@ -1,4 +1,4 @@
-"""When the certificates of the listeners expire: for the log, for /health/ready and for the metrics.
+"""Records when the listeners' certificates expire, for the log, for /health/ready and for the metrics.
 
 The listeners record it whenever they read a certificate.
 """

@@ -1,5 +1,5 @@
-"""The numbers of errors: Iggy's, so that every SDK knows them, and a few of Whippet's own. Their sentences are in
-whippet.app.errors; import them from there.
+"""Error numbers: Iggy's, so that every SDK knows them, and a few of Whippet's own. Their sentences are in
+whippet.app.errors; import the numbers from there.
 """
 
 from __future__ import annotations

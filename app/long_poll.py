@@ -107,7 +107,7 @@ class LongPoll:
         return self._request.min_count - available
 
     def _was_purged(self) -> bool:
-        """After a purge the offsets begin anew: a client that waits for a later one gets an empty response."""
+        """After a purge the offsets start from 0 again: a client that waits for a later one gets an empty response."""
         return [partition.emptied for partition in self.positions.partitions] != self._emptied
 
 

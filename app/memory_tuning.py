@@ -1,7 +1,7 @@
-"""Two settings of the whole process that keep memory management cheap: of the C library and of Python's collector.
+"""Two process-wide settings that keep memory management cheap: one of the C library, one of Python's collector.
 
-`keep_freed_memory` is for any program that sends or serves megabytes, when it starts. The server calls
-`freeze_live_objects` once everything is open.
+Programs that send or serve megabytes call `keep_freed_memory` when they start. The server calls `freeze_live_objects`
+once everything is open.
 """
 
 from __future__ import annotations

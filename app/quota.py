@@ -47,7 +47,7 @@ class Quota:
             self.release(login)
 
     def reserve(self, login: Login, count: int = 1) -> None:
-        """Refuses if so many places are not left, for this user or in total."""
+        """Takes places, or refuses if fewer are left, for this user or in total."""
         if self._count + count > self._in_all.limit:
             raise self._refused("The server has", self._in_all)
         if self._taken.get(login.mark, 0) + count > self._per_user.limit:

@@ -1,8 +1,8 @@
 """Rates: how much is appended to each partition, topic and stream, measured once a second while somebody subscribes.
 
-They are computed from what the partitions count anyway, so they cost nothing while nobody subscribes. What was appended
-and deleted again within the second counts as messages; its bytes are estimated. A large catalogue is read over several
-iterations of the event loop, and what many subscribers receive is encoded once.
+They are computed from what the partitions count anyway, so they cost nothing while nobody subscribes. Messages appended
+and deleted within the same second are counted; their bytes are estimated. A large catalogue is read over several
+iterations of the event loop, and a sample for many subscribers is encoded once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The stages of the server from start to stop, and problems that do not prevent serving.
 
-/health/ready reports them, even while nothing else is served yet. app/server.py sets the stage; the HTTP listener reads
+/health/ready reports them, even before anything else is served. app/server.py sets the stage; the HTTP listener reads
 it.
 """
 

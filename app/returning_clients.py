@@ -1,10 +1,10 @@
 """runtime/returning_clients.json: clients that were recognised by their first requests.
 
-The login of a client may not tell its version (transports/wire/classic/dialect.py). What the client does right after
-its first connection then tells; its later connections do not show that again. So its address and its name are
-remembered while it is connected, for a while after that, and over a restart of the server, which is what most clients
-return from. In memory, for the event loop. The file is written when a new client is recognised, and read at the start
-only; an error in it is logged and otherwise ignored.
+The login of a client may not reveal its version (transports/wire/classic/dialect.py). Its behaviour right after its
+first connection then does; later connections do not show that again. So its address and its name are remembered while
+it is connected, for a while after that, and across a restart of the server, after which most clients reconnect. They
+are in memory, for the event loop. The file is written when a new client is recognised, and read only at the start; an
+error in it is logged and otherwise ignored.
 """
 
 from __future__ import annotations

@@ -34,19 +34,19 @@ is always the same."""
 
 Held = TypeVar("Held")
 Content = TypeVar("Content", bound=Sized)
-"""What the messages of a piece are encoded as. Its length is roughly its size in bytes."""
+"""The encoded messages of a piece. Its length is roughly its size in bytes."""
 
 PIECE_BYTES = 128 * 1024
-"""Of batches, roughly; a single message may be longer."""
+"""The approximate size of the batches in a piece; a single message may be longer."""
 PART_BYTES_MIN = 16 * 1024
-"""For each partition, if there are several."""
+"""The least that is read of each partition, if there are several."""
 PIECES_KEPT = 4
 KEPT_BYTES_MAX = 1 << 20
-"""For the pieces that a feed caches for readers that are a little late. With a single reader nothing is cached."""
+"""Limit for the pieces that a feed caches for readers that lag a little. With a single reader nothing is cached."""
 PAUSE_SECONDS_PER_READER = 0.000_05
 PAUSE_SECONDS_MAX = 0.1
 BYTES_PER_ITERATION = 1 << 20
-"""In one iteration of the event loop, for all readers of all feeds."""
+"""What all feeds may deliver to all readers in one iteration of the event loop."""
 READER_BYTES = BYTES_PER_ITERATION // 200
 """A reader counts as at least this many bytes."""
 
@@ -317,7 +317,7 @@ class SharedFeed(Generic[Content]):
                 await self.partitions[0].until(self._end[0])
             return
         if not self.partitions:
-            # The topic has no partitions; its followers are told when it gets some.
+            # The topic has no partitions; its followers are notified when it gets some.
             await self._loop.create_future()
         for i, partition in enumerate(self.partitions):
             if i not in watches:

@@ -1,7 +1,7 @@
 """Numbers that are unique in the life of a data folder: those of sessions and of incarnations of partitions.
 
 They are reserved in blocks, and a block is on the disk before its first number is used, so that a server that was
-killed uses no number twice. Where the clock in milliseconds is ahead of the blocks, numbers continue from there: this
+killed uses no number twice. If the clock in milliseconds is ahead of the blocks, numbers continue from there: this
 covers a folder that was restored without its reservation. Clients shift session numbers by 20 bits, which leaves 43:
 milliseconds since 1970 need that many in the year 2248.
 """

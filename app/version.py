@@ -1,6 +1,6 @@
 """The version of Whippet, for the banner, the command line and the OpenAPI document.
 
-The number is set once, in pyproject.toml. Do not import this before it is needed where the time of a start matters.
+The number is set once, in pyproject.toml. Where the time of a start matters, import this only when it is needed.
 """
 
 from __future__ import annotations

@@ -50,14 +50,14 @@ class Exchange(msgspec.Struct, frozen=True, tag=True):
     requests: int
     in_flight: int = 1
     datagram_bytes: int = 1200
-    """For QUIC."""
+    """Used over QUIC only."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     seconds: float
     received_bytes: int = 0
     latencies_us: tuple[float, ...] = ()
-    """At PERCENTILES."""
+    """One for each of PERCENTILES."""
 
 
 class Refused(Exception):

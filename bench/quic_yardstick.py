@@ -33,7 +33,7 @@ from whippet.bench.quic_unpaced import unpace
 
 BUFFER_BYTES = 4 << 20
 PIECES_MAX = 1_024
-"""In one call of `writev`."""
+"""Limit for one call of `writev`."""
 
 
 class Receiver(QuicConnectionProtocol):

@@ -61,7 +61,7 @@ class Consume(msgspec.Struct, frozen=True, tag=True):
     topic: int
     messages: int
     requests: int
-    """To poll the partition once."""
+    """The number of requests that poll the partition once."""
     times: int = 1
     connections: int = 1
     in_flight: int = 1

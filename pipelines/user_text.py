@@ -21,7 +21,7 @@ _CONDITION = re.compile(r"^\s*(?:\[[A-Z_.0-9]+\]\s*)+")
 _RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)(?:: .*)?)$", re.MULTILINE)
 """The last line of a traceback."""
 _STREAM = re.compile(r"\s*=== Streaming Query ===.*", re.DOTALL)
-"""What Spark appends about the query."""
+"""The description of the query that Spark appends."""
 _WITHOUT_END = 400
 IN_A_FILE = {
     NO_CREDENTIALS: "set WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD, or set them in [iggy]",
@@ -81,17 +81,17 @@ def _causes(exception: Any) -> Iterator[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """For libraries that append traces, tables and drawings."""
+    """Returns the first line of an error, for libraries that append traces, tables and drawings."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _shortened(lines[0]) if lines else type(error).__name__
 
 
 LIBRARIES = ("deltalake", "pyiceberg", "sqlalchemy", "pyarrow", "py4j")
-"""Errors of these libraries are for users, too: a table that does not fit, a file that cannot be written."""
+"""Libraries whose errors users can understand, too: a table that does not fit, a file that cannot be written."""
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether the cause is outside of Whippet; everything else is a bug."""
+    """Returns True if the cause is outside Whippet; everything else is a bug."""
     module = type(error).__module__.split(".")[0]
     return isinstance(error, PipelineError | PySparkException | OSError) or module in LIBRARIES
 

@@ -291,7 +291,7 @@ def messages_from_lists(
     payloads: Sequence[bytes],
     user_headers: Sequence[bytes],
 ) -> Messages:
-    """For messages that did not arrive as batches."""
+    """Makes `Messages` of messages that did not arrive as batches."""
     bounds = np.zeros(len(payloads) + 1, dtype=np.int64)
     np.cumsum([len(payload) for payload in payloads], out=bounds[1:])
     return Messages(

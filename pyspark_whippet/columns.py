@@ -54,7 +54,7 @@ TYPES: Mapping[str, DataType] = {
     "id": BinaryType(),
     "headers": HEADERS,
 }
-"""In the default order."""
+"""The columns in their default order."""
 FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
 """The types that fields of a JSON value can have, besides structs and arrays of them."""
 TIME = pa.timestamp("us", "UTC")

@@ -25,7 +25,7 @@ def xxh32(octets: bytes) -> int:
 
 
 def plain_xxh32(octets: bytes) -> int:
-    """With seed 0."""
+    """Returns XXH32 with seed 0."""
     size = len(octets)
     lanes_end = size - size % 16
     if lanes_end:

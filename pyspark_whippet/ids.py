@@ -100,7 +100,7 @@ def _row_contents(
 
 
 def from_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:
-    """By rule 2. The type of a value counts: 1 and "1" give different ids."""
+    """Returns ids by rule 2. The type of a value counts: 1 and "1" give different ids."""
     start = namespace.encode()
     return _to_array([digest((start, *map(_value_bytes, row))) for row in zip(*columns, strict=True)])
 
@@ -132,7 +132,7 @@ def _from_string(text: str) -> bytes:
 
 
 def random(count: int) -> Array:
-    """For idMode=none: UUIDs of version 4, like those of the SDKs."""
+    """Returns the ids of idMode=none: UUIDs of version 4, like those of the SDKs."""
     found = np.frombuffer(bytearray(os.urandom(ID_BYTES * count)), dtype=np.uint8).reshape(count, ID_BYTES)
     found[:, 6] = found[:, 6] & 0x0F | 0x40
     found[:, 8] = found[:, 8] & 0x3F | 0x80

@@ -263,7 +263,7 @@ class Pending:
 
 
 def _is_transient(status: int) -> bool:
-    """Whether the same request may succeed later."""
+    """Returns True if the same request may succeed later."""
     return status in (408, 429) or status >= 500
 
 

@@ -189,7 +189,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return
                 self._committed[topic, number] = offset
 
-    # ------------------------------------------------------------------------------------------------- what there is
+    # ----------------------------------------------------------------------------------------- available messages
 
     @property
     def _backend(self) -> Backend:

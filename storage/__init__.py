@@ -1,1 +1,1 @@
-"""What survives a restart: bytes, offsets, files. Knows no network, no user and no JSON API."""
+"""Everything that survives a restart: bytes, offsets, files. Knows nothing of the network, users or the JSON API."""

@@ -74,8 +74,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 _U32_MAX = 2**32 - 1
 UNLIMITED = Limits(_U32_MAX, _U32_MAX, _U32_MAX, _U32_MAX)
-"""For batches on the disk, which were checked against the limits of their time. An index has 32 bits for the length of
-a batch, and a batch has 32 bits for each of the other numbers."""
+"""Limits for batches on the disk, which were checked against the configured limits when they were appended. An index
+has 32 bits for the length of a batch, and a batch has 32 bits for each of the other numbers."""
 
 
 class Header(NamedTuple):
@@ -366,8 +366,8 @@ def fitting(frames: Frames, first: int, last: int, room: int) -> int:
 def cut_to_fit(
     batch: Readable, frames: Frames, first: int, count: int, room: int, at_least_one: bool
 ) -> tuple[int, list[Readable]]:
-    """As many of the `count` messages from `first` on as fit into `room` bytes as a batch of their own, and how
-    many."""
+    """Returns how many of the `count` messages from `first` on fit into `room` bytes as a batch of their own, and that
+    batch."""
     space = room - HEADER_BYTES
     fits = fitting(frames, first, first + count, space) if space > 0 else 0
     if not fits and at_least_one:

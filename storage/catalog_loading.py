@@ -1,8 +1,7 @@
 """Reads the catalogue when the store is opened: finishes what a crash interrupted, then reads every document.
 
-Runs on a shard's thread. Whatever is not as it should be becomes one line in `LoadedCatalog.problems`, and everything
-else is still served. Files and folders are changed through catalog.py only, except that a damaged document is set
-aside.
+Runs on a shard's thread. Every problem becomes one line in `LoadedCatalog.problems`, and everything else is still
+served. Files and folders are changed through catalog.py only, except that a damaged document is set aside here.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class LoadedCatalog(msgspec.Struct):
     tokens: dict[int, bytes]
     problems: list[str]
     reserved: dict[str, set[int]]
-    """By parent folder, the ids of folders that cannot be served. They must not be given to anything new."""
+    """Keyed by parent folder: the ids of folders that cannot be served. They must not be assigned again."""
 
 
 def read_numbers(files: Files, layout: Layout) -> tuple[int, str | None]:

@@ -20,8 +20,8 @@ from whippet.storage.shard import Shard
 _log = logging.getLogger(__name__)
 
 CHANGES_MAX = 1024
-"""With this many changes the partition hands them over even if nobody waits for them. Otherwise consumers that store
-and delete offsets could make the list of changes grow without limit."""
+"""Once there are this many changes, the partition hands them over even if nobody waits for them. Otherwise consumers
+that store and delete offsets could make the list of changes grow without limit."""
 
 
 class ConsumerOffsets:

@@ -1,6 +1,6 @@
-"""Reserves file descriptors for the store, for the case that clients have taken all others.
+"""Reserves file descriptors for the store, in case clients have taken all others.
 
-The process lowers its own limit a little. A call of the store that meets the limit raises it for the duration of the
+The process lowers its own limit a little. A call of the store that hits the limit raises it for the duration of the
 call. Connections that arrive in that moment could only do harm by taking all of the reserve.
 """
 

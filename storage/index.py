@@ -1,8 +1,8 @@
 """The index of one segment: an entry for each batch, in the order of the log (FORMAT.md, section 4).
 
 An index is a hint. It is built while a segment is written or scanned, kept in a file beside a closed segment, and
-dropped whenever it does not match the log. It tells which batch holds an offset and which is the first at a time, but
-never that a batch is good.
+dropped whenever it does not match the log. It finds the batch that holds an offset, and the first one at a time, but
+does not prove that a batch is intact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The file in which a partition keeps the results of numbered sends: FORMAT.md, section 9.
 
-`ProducerFile` belongs to the log, and with it to a shard's thread. A record is written before its batch and counts only
+`ProducerFile` belongs to the log, and so to a shard's thread. A record is written before its batch and counts only
 if the log has that batch. So a crash between the two leaves nothing that counts, and there is never a batch without its
 record. Before an offset is given to another batch, the record that names it is removed. As long as that fails, nothing
 is appended.

@@ -1,8 +1,8 @@
 """Opens the folder of a partition after a crash, a full disk, or careless changes by hand.
 
 It finishes a deletion that was in progress, lists the segments, checks the end of the last one (or all of every
-segment), cuts that one after the last whole batch, sets the cut bytes aside, and reports damage. It never removes a
-byte that it has not set aside, and afterwards the partition's next offset is one that was never given out.
+segment), truncates the last one after its last whole batch, sets the cut bytes aside, and reports damage. It never
+removes a byte that it has not set aside, and the partition's next offset is one that was never assigned before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Removes streams, topics and partitions from a store, and serves their partitions again if that fails.
 
 A removal closes the partitions first, then moves their folders into the trash. If the catalogue refuses, the partitions
-are opened again; nothing that was acknowledged is lost. The store calls these functions, each to its end
+are opened again; nothing that was acknowledged is lost. The store shields these functions from cancellation
 (shielding.py).
 """
 

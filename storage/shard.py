@@ -1,4 +1,4 @@
-"""A shard: the only thread that uses the files of the partitions assigned to it.
+"""A shard: the thread that owns the files of the partitions assigned to it.
 
 The event loop posts work items to the shard's mailbox and never waits. In a write round the shard takes everything in
 the mailbox, writes the batches of each partition with one call, syncs each partition once however many commands wait

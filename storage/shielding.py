@@ -1,7 +1,7 @@
 """Protects operations that change files and memory together from the cancellation of their caller.
 
-A caller may be cancelled at any time: its client has gone, or its deadline has passed. The shard does what it was asked
-to do in any case, so the part that records the result on the event loop must run as well.
+A caller may be cancelled at any time: its client has gone, or its deadline has passed. The shard executes a posted item
+in any case, so the part that records the result on the event loop must run as well.
 """
 
 from __future__ import annotations

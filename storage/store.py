@@ -1,8 +1,8 @@
 """The store: a data folder, its shards, its catalogue and its partitions.
 
 `Store.open` locks the folder, reads the catalogue and recovers every partition on the shard that owns it. From then on
-the store is used on the event loop that opened it. Everything is created and removed through the methods here, so that
-the documents on disk and the partitions in memory always agree.
+the store is used only on the event loop that opened it. Everything is created and removed through the methods here, so
+that the documents on disk and the partitions in memory always agree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Checks every batch of a data folder that no server has open, and reports its content and all damage.
 
-For `whippet check`. It changes nothing: it reports as they are the things that opening the folder would cut off or
-finish.
+For `whippet check`. It changes nothing: what opening the folder would cut off or finish is reported as it is.
 """
 
 from __future__ import annotations

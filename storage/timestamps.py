@@ -1,8 +1,8 @@
-"""The times of the messages of one partition, when the clock may have been wrong.
+"""The timestamps of one partition's messages, corrected where the clock was wrong.
 
-Times never fall, so that a log can be searched by time. The exception: if the newest message is more than a day ahead
-of the clock, the clock must have been wrong when that message came. Without the exception all later messages would be
-stamped years ahead, and kept for that much longer.
+Timestamps never decrease, so that a log can be searched by time. The exception: if the newest message is more than a
+day ahead of the clock, the clock must have been wrong when that message arrived. Without the exception all later
+messages would be stamped too far ahead, and kept for that much longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ hours after a mistaken time zone. Beyond that, the clock is taken to have been w
 
 
 class Timestamps:
-    """`newest` is the time of the newest message. An append sets it directly, unless the clock is behind it."""
+    """`newest` is the time of the newest message. An append sets it directly, unless the clock is earlier."""
 
     __slots__ = ("_clock", "_created_at", "_doubted_at", "_place", "newest")
 
@@ -31,7 +31,7 @@ class Timestamps:
         self._clock = clock
         self._created_at = created_at
         self._doubted_at = 0
-        """When retention first met times that cannot be believed and that no later message corrects; 0: never."""
+        """When retention first met implausible times that no later message corrects; 0 if never."""
 
     def not_before_newest(self, now: int) -> int:
         """The time of a message that is appended when the clock says `now`, which is before the newest message."""
@@ -47,8 +47,8 @@ class Timestamps:
         return self.newest
 
     def corrected(self, times: Sequence[int], following: int) -> list[int]:
-        """For the last times of segments, in order: by when their messages must have come. `following` is the time of
-        the first message after them."""
+        """Given the last times of segments in order, returns the times by which their messages must have arrived.
+        `following` is the time of the first message after them."""
         now = self._clock()
         believed = believable(times, following, self._created_at, now + AHEAD_MAX_US)
         self._doubted_at = min(now, self._doubted_at or now) if None in believed else 0

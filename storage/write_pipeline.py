@@ -1,9 +1,9 @@
-"""The way of appended batches from memory to the disk, for one partition, as far as the event loop is concerned.
+"""Moves the appended batches of one partition from memory to the disk: the part of this that runs on the event loop.
 
-    add        takes a stamped batch: it is in the memory tail, and gathered for the shard; a small one is written at
+    add        takes a stamped batch: puts it into the memory tail and collects it for the shard; writes a small one at
                once, on the event loop, if the shard has nothing to do for the partition
-    hand_over  gives the shard everything that was gathered, at once or at the end of the turn of the loop
-    on_written takes the result of a write round: wakes the callers that waited, or deals with the failure
+    hand_over  gives the shard everything collected so far, at once or at the end of the loop's iteration
+    on_written takes the result of a write round: wakes the waiting callers, or handles the failure
 
 Three offsets, each the one *after* the last message it covers:
 
@@ -49,7 +49,7 @@ SLOW_SECONDS = 0.001
 REST_SECONDS = 1.0
 
 HAND_OVER_BYTES = 256 << 10
-"""From this size on, what was gathered goes to the shard at once: it writes while the loop checks the next batch."""
+"""From this size on, collected batches go to the shard at once: it writes while the loop checks the next batch."""
 
 
 class Shared(msgspec.Struct, frozen=True):

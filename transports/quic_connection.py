@@ -106,7 +106,7 @@ class Connection:
             self.discard()
 
     def flush(self, now: float) -> None:
-        """Handles pending events, sends what there is to send, and sets the timer."""
+        """Handles pending events, sends everything that is ready, and sets the timer."""
         if self._is_closed:
             return
         try:

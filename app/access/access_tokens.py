@@ -1,7 +1,7 @@
 """Access tokens: JWTs that a login over HTTP issues.
 
 1. A token contains its user's number, which clients read, and the user's mark and epoch (access/users.py): it outlives
-   neither the user nor the password, and is void for good once the user was made inactive.
+   neither the user nor the password, and is void for good once the user is deactivated.
 2. The signature is verified with the server's own keys first, then with those of the trusted issuers. Verified tokens
    are remembered for a while, so that a request costs no hashing; whether a token was revoked is checked every time.
 3. Refreshing issues a new token. The old one stays valid, but cannot be refreshed again. Logging out revokes a token.

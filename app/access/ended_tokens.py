@@ -1,10 +1,10 @@
-"""access/ended_tokens: access tokens that were ended before they expired, until they expire.
+"""access/ended_tokens: access tokens that were ended early, kept until they would have expired.
 
 Each is a line of JSON, which is appended and synced before the response. A start reads the file and rewrites it without
-expired tokens. In memory, for the event loop; a thread writes the file.
+expired tokens. The entries are in memory, for the event loop; a thread writes the file.
 
 There is a limit per user, beyond which another entry is refused: nobody can fill the memory, revive a token by ending
-many others, or end tokens of others. When all sessions of a user end, the user's entries are obsolete and make room.
+many others, or end tokens of others. When all sessions of a user end, the user's entries are obsolete and are dropped.
 """
 
 from __future__ import annotations

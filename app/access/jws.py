@@ -1,8 +1,8 @@
 """JSON Web Signatures in compact form (RFC 7515), as far as access tokens need them.
 
 The key determines the algorithm, never the token: a key verifies its own algorithm and refuses every other, so `none`
-does not exist, and a public key cannot be used as a secret. Critical extensions (`crit`) are not supported, and
-refused. Pure functions over bytes; the keys are elsewhere.
+does not exist, and a public key cannot be used as a secret. Critical extensions (`crit`) are not supported, and are
+refused. Pure functions over bytes; the keys are managed elsewhere.
 """
 
 from __future__ import annotations

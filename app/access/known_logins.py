@@ -1,8 +1,8 @@
 """access/known_logins.json: the pairs of address and user that have logged in before.
 
-The throttle does not slow these down. Without the file, one bad client would lock out the good ones behind the same
-address after every restart. It is a convenience, not a promise: errors are logged, and the server goes on. For the
-event loop; a thread writes the file, at most once a second.
+The throttle does not slow these down. Without the file, one bad client would lock out the good ones at the same
+address after every restart. It is a convenience, not a promise: errors are logged, and the server continues. Used on
+the event loop only; a thread writes the file, at most once a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sets a new password for the root user in the data folder of a stopped server.
 
 Only root may change root, so this is the remedy for the owner of the machine when the password is lost, or when root
-was made inactive. Blocks: for the command line.
+was deactivated. It blocks, so only the command line uses it.
 """
 
 from __future__ import annotations

@@ -3,20 +3,20 @@
 1. Failures are counted for the address that they come from and for the user name, whether or not the user exists.
    Failures are forgiven after a while, the oldest first, and then no longer count.
 2. Beyond a few free failures, an address waits twice as long after each further one, up to a maximum. The wait is
-   counted from its last failure, so attempts in parallel gain nothing: the attempts of an address form a line, two at a
-   time. An attempt whose wait would exceed a client's patience is refused at once, unchecked, with the time to retry
-   after.
+   counted from its last failure, so attempts in parallel gain nothing: the attempts of an address form a queue, two at
+   a time. An attempt whose wait would exceed a client's patience is refused at once, unchecked, with a time after which
+   to retry.
 3. A user name only causes delays of seconds, and never a refusal: nobody can lock out a user by failing in their name.
    Guessing from very many addresses is limited by these seconds and by the number of hashes computed at a time.
-4. At an address where a user has logged in before, neither wait applies to that user: neither for what others do behind
-   the same address, nor for attempts in the user's name elsewhere. A few failures in a row from there revoke this.
-5. A success takes back the failures of the same user at the same address, one by one, and no others: logging in to
-   one's own accounts makes guessing at others' no cheaper.
+4. At an address where a user has logged in before, neither wait applies to that user: not because of others behind the
+   same address, nor because of attempts in the user's name elsewhere. A few failures in a row from there revoke this.
+5. A success forgives the failures of the same user at the same address, one by one, and no others: logging in to
+   one's own accounts does not make guessing at others' cheaper.
 
-The tables are bounded; the longest unused entry is dropped first. Only 4 survives a restart (access/known_logins.py):
-otherwise one bad client would lock out the good ones behind the same address. Behind a proxy that hides the addresses
-of clients there is only one address, and 4 keeps the users apart. Tokens are not throttled: nobody can guess 400 random
-bits, and a program with an expired token must not hold up its neighbours.
+The tables are bounded; the least recently used entry is dropped first. Only 4 survives a restart
+(access/known_logins.py): otherwise one bad client would lock out the good ones at the same address. Behind a proxy that
+hides the addresses of clients there is only one address, and 4 keeps the users apart. Tokens are not throttled: nobody
+can guess 400 random bits, and a program with an expired token must not hold up its neighbours.
 """
 
 from __future__ import annotations

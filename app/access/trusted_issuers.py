@@ -1,8 +1,8 @@
 """Tokens of trusted issuers: verified with the keys that their issuers publish (RFC 7517).
 
 Keys are fetched from the configured addresses only, whatever a token contains: no redirects, a few seconds, a bounded
-response, one request at a time per issuer and not more than one in a while. They are fetched when the gateway starts,
-and again when they have grown old, while the old ones still serve. Only a token with an unknown key waits for that.
+response, one request at a time per issuer, with a pause between requests. They are fetched when the gateway starts,
+and again when they are old, while the old ones stay in use. Only a token with an unknown key waits for that.
 """
 
 from __future__ import annotations

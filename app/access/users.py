@@ -1,11 +1,11 @@
 """Users: accounts, permissions and passwords, stored as documents.
 
-Every change is on the disk before it is visible. A user's number may be reused after a deletion, the `mark` never:
-whatever outlives a request (sessions, tokens, signed access tokens) contains the mark. It also contains an epoch of the
-user's document, which is raised to end all of them in the one write that changes the document.
+Every change is on the disk before it is visible. A user's number may be reused after a deletion, the `mark` never is:
+everything that outlives a request (sessions, tokens, signed access tokens) contains the mark. It also contains an epoch
+from the user's document, which is raised to end all of them in the same write that changes the document.
 
-Every change takes a function that is called once it is the change's turn: the caller may have lost rights while
-waiting, and the user may have been changed.
+Every change takes a function that authorizes it, called when it is the change's turn: the caller may have lost rights
+while waiting, and the user may have been changed.
 """
 
 from __future__ import annotations

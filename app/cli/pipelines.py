@@ -1,4 +1,4 @@
-"""What `whippet pipeline run` and `whippet pipeline check` share: they read a file, and need Spark."""
+"""Code that `whippet pipeline run` and `whippet pipeline check` share: both read a file, and need Spark."""
 
 from __future__ import annotations
 

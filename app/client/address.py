@@ -1,5 +1,5 @@
-"""Connection strings: `iggy://user:password@host:port?key=value&...`, `iggy+tcp://token@host:port`, as Iggy's SDKs
-have them. User, password and token are written as they are, nothing is encoded; a user has no colon.
+"""Connection strings as in Iggy's SDKs: `iggy://user:password@host:port?key=value&...`,
+`iggy+tcp://token@host:port`. User, password and token are written literally, not encoded; a user has no colon.
 
     wire                  classic (default), or modern, the protocol of 0.9
     tls                   true or false (default)

@@ -1,4 +1,4 @@
-"""When a consumer commits. A message counts as processed when the next one is requested."""
+"""Modes that decide when a consumer commits. A message counts as processed when the next one is requested."""
 
 from __future__ import annotations
 

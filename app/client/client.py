@@ -1,8 +1,8 @@
 """The client: a connection that has logged in, with every command as a method, and optional reconnection.
 
-Without `Reconnect`, every request after a lost connection is a Disconnected. With it, a request waits until there is a
-connection again. Requests without a response are repeated only if that can do no harm; a send, or a change of the
-catalogue, ends as Disconnected, because it may have been executed. `Producer` has its own rule.
+Without `Reconnect`, every request after a lost connection raises Disconnected. With it, a request waits until there is
+a connection again. Requests without a response are repeated only if that can do no harm; a send, or a change of the
+catalogue, raises Disconnected, because it may have been executed. `Producer` has its own rule.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ A message counts as processed when the next one is requested, and the last one w
 error closed it. The classic protocol has no long polls: after the last message the consumer polls again every `idle_s`.
 
 A `Consumer` reads one partition and keeps its own position. A `GroupConsumer` reads the partitions that the server
-assigns, from the stored offsets of the group. So what was returned of a partition is committed before the next poll, in
-all modes but `off` and `each_poll`; with `off`, messages that come again are skipped while the partition stays with
-this member.
+assigns, from the stored offsets of the group. So the messages returned from a partition are committed before the next
+poll, in all modes but `off` and `each_poll`; with `off`, messages that are returned again are skipped while the
+partition stays with this member.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Consumer(_Reader):
             self._position = _last_offset(polled) + 1
             return polled
         if self._position is not None and self._position > polled.current_offset + 1:
-            # The partition was purged: its offsets begin anew.
+            # The partition was purged: its offsets start from 0 again.
             self._position, self._strategy = None, FIRST
             self._processed.clear()
         return None

@@ -64,8 +64,8 @@ async def create_group(
 async def delete_group(
     gateway: Gateway, session: Session, request: requests.DeleteConsumerGroup, target: Target
 ) -> None:
-    """From the first moment on nobody can join or commit. If the deletion fails, the group is there again, without
-    members."""
+    """Nobody can join or commit while the group is being deleted. If the deletion fails, the group exists again,
+    without members."""
     topic = target.topic
     group = find_group(topic, request.group)
     _remove_members(gateway, target.stream.id, topic, group)
@@ -130,7 +130,7 @@ def find_group(topic: Topic, group: requests.Identifier) -> Group:
 
 
 def leave_all(gateway: Gateway, session: Session) -> None:
-    """For a session that has ended, logged out or was evicted."""
+    """Called for a session that has ended, logged out or was evicted."""
     for stream_id, topic_id, group_id in session.groups:
         stream = gateway.streams.find(stream_id)
         topic = None if stream is None else stream.topics.find(topic_id)
@@ -141,19 +141,19 @@ def leave_all(gateway: Gateway, session: Session) -> None:
 
 
 def disband_all(gateway: Gateway, stream_id: int, topic: Topic) -> None:
-    """For a topic that is being deleted."""
+    """Called for a topic that is being deleted."""
     for group in topic.groups:
         _remove_members(gateway, stream_id, topic, group)
 
 
 def partitions_changed(topic: Topic) -> None:
-    """For a topic that has got or lost partitions."""
+    """Called for a topic that has gained or lost partitions."""
     for group in topic.groups:
         group.repartition(len(topic.partitions))
 
 
 def record_purge(topic: Topic) -> None:
-    """For a topic that has lost all messages and stored offsets."""
+    """Called for a topic that has lost all messages and stored offsets."""
     for group in topic.groups:
         group.record_purge()
 

@@ -123,7 +123,7 @@ class DescribeOptions(Request, frozen=True):
 
 
 class AttachSession(Request, frozen=True):
-    """From now on this session polls and commits with the group memberships of another connection of the same user."""
+    """Lets this session poll and commit with the group memberships of another connection of the same user."""
 
     client: bytes
     number: int

@@ -35,7 +35,7 @@ async def logout_user(gateway: Gateway, session: Session, request: requests.Logo
 
 
 async def attach(gateway: Gateway, session: Session, request: requests.AttachSession, target: Target) -> None:
-    """For clients that poll on one connection and are group members on another, as is necessary in a cluster."""
+    """Serves clients that poll on one connection and are group members on another, as is necessary in a cluster."""
     other = gateway.sessions.registered(Registration(request.client, request.number))
     if other is None or other.registration is None:
         raise CommandError(Code.CLIENT_NOT_FOUND, "there is no such session to attach to")

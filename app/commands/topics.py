@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
-"""For one request."""
+"""Limit for one request."""
 UNCOMPRESSED = 1
 """Also sent by classic clients that choose no compression."""
 

@@ -1,4 +1,4 @@
-"""Commands about users: what user managers may see and change of others, and what all users may of themselves.
+"""Commands about users: what managers may see and change in other users, and all users in their own account.
 
 A manager may change only users whose rights they have themselves, and only the root user may change the root user.
 """

@@ -1,6 +1,6 @@
-"""Which cores the shards get: the notation of `system.sharding.cpu_allocation`, and its meaning on a machine.
+"""Assigns cores to shards: parses `system.sharding.cpu_allocation`, and applies it to this machine.
 
-Parsing the notation needs no machine, so a file can be checked anywhere; `resolve` is called once, at the start. A NUMA
+Parsing does not depend on the machine, so files can be checked anywhere; `resolve` is called once, at the start. A NUMA
 allocation that this machine cannot satisfy falls back to all cores; a number or range that it does not have is an
 error.
 """

@@ -1,4 +1,4 @@
-"""The `.env` file: variables without exporting them. Those of the real environment take precedence."""
+"""The `.env` file: variables that need not be exported. Those of the real environment take precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one exception of the configuration. Its text is the one line that an operator sees when the start is refused."""
+"""The only exception of the configuration. Its text is the line that an operator sees when the start is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values are written in the file or a variable, and which values the server gets for them.
+"""Formats of values: how they are written in the file or a variable, and what the server gets for them.
 
 A `Format` reads a TOML value (a variable's text is first turned into one) and writes it back in the form that `whippet
 config` shows, so that reading it again returns the same value. This module knows no keys.

@@ -31,11 +31,9 @@ RULES: Mapping[str, Rule] = {
     "cluster.coordinator.skip_shard_zero_for_clients": Rule(NO_NODES),
     "cluster.coordinator.skip_shard_zero_for_replicas": Rule(NO_NODES),
     "cluster.heartbeat_timeout": Rule(NO_NODES),
-    "cluster.nodes[].advertised_addresses": Rule("all clients are told the same address of this node", ([],)),
-    "cluster.nodes[].advertised_addresses[].address": Rule("all clients are told the same address of this node", ()),
-    "cluster.nodes[].advertised_addresses[].client_cidr": Rule(
-        "all clients are told the same address of this node", ()
-    ),
+    "cluster.nodes[].advertised_addresses": Rule("all clients get the same address of this node", ([],)),
+    "cluster.nodes[].advertised_addresses[].address": Rule("all clients get the same address of this node", ()),
+    "cluster.nodes[].advertised_addresses[].client_cidr": Rule("all clients get the same address of this node", ()),
     "cluster.nodes[].ports.tcp_replica": Rule(NO_NODES),
     "cluster.prepare_retransmit_interval": Rule(NO_NODES),
     "cluster.repair_chunk_max": Rule(NO_NODES),
@@ -93,7 +91,7 @@ class Found(NamedTuple):
     """A key of the table that was set."""
 
     name: str
-    """As the table has it."""
+    """The name as written in the table."""
     value: object
     where: str
     """How an error about it begins."""

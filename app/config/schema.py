@@ -1,7 +1,7 @@
 """The whole configuration as one frozen value, created by `whippet.app.config.load` and read by the composition root.
 
 The sections about listeners and about the data have modules of their own; the rest is here: background work and what
-clients are told about the cluster. The docstring of a field is its sentence in the documentation.
+clients learn about the cluster. The docstring of a field is its sentence in the documentation.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class CurrentNode(Section, frozen=True):
     name: Text = "iggy-node-1"
     """Its name."""
     ip: Text = "127.0.0.1"
-    """Its address, as clients reach it. They are told it while `cluster.enabled` is true."""
+    """Its address, as clients reach it. Clients get it while `cluster.enabled` is true."""
 
 
 class Nodes(Section, frozen=True):
@@ -237,7 +237,7 @@ class RosterNode(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """What clients are told about a cluster, of which this is the only node; nothing is replicated."""
+    """The cluster that clients see, of which this is the only node; nothing is replicated."""
 
     enabled: Boolean = False
     """Tell clients the names and addresses given here instead of those that the server determines itself."""

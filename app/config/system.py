@@ -198,7 +198,7 @@ class Protocol(Section, frozen=True):
     """The binary protocol of clients since 0.9, which send its version when they log in."""
 
     oldest: Annotated[int, formats.PROTOCOL_VERSION] = 11 << 10
-    """Oldest version that is accepted; a client with an older one is told the range and cannot log in."""
+    """Oldest version that is accepted; a client with an older one gets the accepted range and cannot log in."""
     newest: Annotated[int, formats.PROTOCOL_VERSION] = 12 << 10 | 2
     """Newest version that is accepted. Versions above 0.12.2 are unknown: if a higher number here admits a client with
     one, it is served as if it had 0.12.2."""

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from whippet.app.errors import Code, CommandError
 
 REQUESTS_MAX = 256
-"""As many as a client has in progress at once: all of them may be repeated."""
+"""The number of requests that a client has in progress at once: all of them may be repeated."""
 BYTES_MAX = 64 << 10
-"""Of the responses of one session; the newest one is kept however long it is."""
+"""Limit for the responses of one session; the newest one is kept however long it is."""
 REQUEST_BYTES = 800
 """Memory of a remembered request besides the body of its response."""
 ALL_BYTES_MAX = 256 << 20
-"""Of all sessions together. While they take more, an active session keeps no more than the two limits below."""
+"""Limit for all sessions together. While they take more, an active session keeps no more than the two limits below."""
 SCARCE_REQUESTS_MAX = 16
 SCARCE_BYTES_MAX = 4 << 10
 
@@ -49,8 +49,8 @@ class ReplayWindow:
     def __init__(self, memory: ReplayMemory) -> None:
         self._memory = memory
         self._requests: OrderedDict[int, _Done] = OrderedDict()
-        """By number: executed requests in the order in which they finished, before pending ones in the order in which
-        they started."""
+        """Keyed by request number: executed requests in the order in which they finished, then pending ones in the
+        order in which they started."""
         self._sizes: dict[int, int] = {}
         self._bytes = 0
         self._evicted = 0

@@ -16,7 +16,7 @@ from whippet.app.errors import Code, CommandError
 
 OPTIONS_MAX = 1024
 OPTIONS_BYTES_MAX = 100_000
-"""Of one request; each option counts with its key, its value and the encoding of both kinds and lengths."""
+"""Limit for one request; each option counts with its key, its value and the encoding of both kinds and lengths."""
 OVERHEAD_BYTES = 10
 LENGTH_MAX = 255
 """Bytes of a key and of a value; both have at least one."""
@@ -135,7 +135,7 @@ def check(options: Sequence[Option]) -> None:
 
 
 def refuse_any(options: Sequence[Option], scope: OptionScope) -> None:
-    """For what has no options."""
+    """Refuses all options, for scopes that have none."""
     check(options)
     for option in options:
         if scope is OptionScope.STREAM and option.key == "encryption_key":

@@ -3,7 +3,7 @@
 1. Ids are numbered in the order in which they are added. Number n is in a ring, at n modulo its length; the oldest are
    dropped first.
 2. A table of slots maps an id to its number, counted from 1; 0 is an empty slot. The search for an id begins at the
-   slot of its hash and goes on slot by slot, up to an empty one.
+   slot of its hash and continues slot by slot, up to an empty one.
 3. An id that was dropped from the ring stays in the table, and is skipped, until the sweep: whenever ids are added, a
    stretch of the table from one empty slot to another is cleared and refilled with what is still in the ring. So no
    send waits for the whole table to be rebuilt, except when it grows.

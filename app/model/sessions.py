@@ -72,7 +72,7 @@ class Session:
         send pings."""
         self.last_heartbeat = now_us
         self.registration: Registration | None = None
-        """Of a 0.9 client that has logged in."""
+        """The registration of a 0.9 client that has logged in."""
         self.attached: tuple[Session, Registration] | None = None
         """Another connection of the same user, whose group memberships this one uses as long as that one has not logged
         in again, perhaps as somebody else."""

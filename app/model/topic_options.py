@@ -30,14 +30,14 @@ RESERVED_BYTES_MAX = 64 * GIB
 """Disk space that the segments of all partitions of a topic may reserve together."""
 
 COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
-"""By their numbers in the protocol; only classic clients can send the last one."""
+"""Keyed by their numbers in the protocol; only classic clients can send the last one."""
 NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
 SERVER_DEFAULT = ("default", "server_default")
-"""Words of clients for what the server has; the number 0 means the same."""
+"""Words by which clients request the server's default; the number 0 means the same."""
 MUTABLE, FIXED = "mutable", "fixed"
 """Values of `partition_resize_policy`."""
 REPLICATION_FACTOR_MAX = 32
-"""What clients of 0.12 may send; more than 1 needs more nodes."""
+"""The largest factor that 0.12 clients may send; more than 1 needs more nodes."""
 DURABILITIES = ("replicated", "persisted")
 """Values of `durability`, by whether `enforce_fsync` is true."""
 
@@ -45,7 +45,7 @@ DURABILITIES = ("replicated", "persisted")
 class TopicOption(NamedTuple):
     kind: ValueKind
     requirement: str
-    """What a valid value looks like; completes '... is needed'."""
+    """A description of valid values; completes '... is needed'."""
     parse: Callable[[Value], Value | None]
     """Converts a value of the kind, or a text, to the stored value. None means that nothing was chosen; raises
     ValueError for an invalid value."""

@@ -1,4 +1,4 @@
-"""The log in files: a growing one, and older ones beside it until they are too old or too many.
+"""Log files: the current one, and older ones next to it until they are too old or too many.
 
 Logging never waits for a disk: records go through a bounded queue to a separate thread. The queue accepts records from
 the first moment, and the thread starts when the data folder is locked, so that a server that may not start writes
@@ -22,7 +22,7 @@ from whippet.app.config.system import Logging
 NAME = "iggy-server.log"
 """The name of Iggy's log file, which log collectors look for, including rotated files."""
 OLDER = re.compile(r"iggy-server\.log\.\d{20}")
-"""With the time at which it was closed, to the microsecond."""
+"""A rotated file, named after the time at which it was closed, to the microsecond."""
 WAITING_MAX = 10_000
 """Lines that wait for a slow disk; more are dropped, and counted."""
 OWNER_ALONE = 0o600

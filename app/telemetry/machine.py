@@ -105,7 +105,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _words(path: str) -> list[str]:
-    """Of the first line. The program's name in brackets could contain spaces; ours does not."""
+    """Returns the words of the first line. The program's name in brackets could contain spaces; ours does not."""
     lines = _lines(path)
     return lines[0].split() if lines else []
 

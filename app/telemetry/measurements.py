@@ -49,20 +49,20 @@ class SharedHistogram(Histogram):
 
 
 def _by_transport() -> list[Histogram]:
-    """By the number of the transport; none is 0."""
+    """Creates a list indexed by the number of the transport; none of them is 0."""
     return [Histogram() for _ in range(len(Transport) + 1)]
 
 
 class Measurements:
     def __init__(self) -> None:
         self.commands: defaultdict[type[Any], list[Histogram]] = defaultdict(_by_transport)
-        """By the type of the request, then by its transport."""
+        """Keyed by the type of the request; indexed by its transport."""
         self.refusals: Counter[tuple[str, str]] = Counter()
-        """By the names of the command and of the error."""
+        """Keyed by the names of the command and of the error."""
         self.http_requests = 0
         """All requests on the HTTP port that could be parsed, whatever the response."""
         self.messages_sent = self.bytes_sent = 0
-        """From producers, and appended."""
+        """Received from producers and appended."""
         self.messages_polled = 0
         """Returned to consumers."""
         self.file_syncs = SharedHistogram()

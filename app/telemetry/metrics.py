@@ -1,8 +1,8 @@
 """The metrics for Prometheus: the names of Apache Iggy, and more about this server.
 
 `sample` gathers numbers from the live state on the event loop, for each scrape; `render` formats them, on any thread.
-Nothing is kept in between, so nothing can drift. Series that grow with the catalogue, about single groups and
-partitions, are cut off at the configured limit, and the number of omitted ones is exported.
+Nothing is kept in between, so nothing can drift. The number of series that grow with the catalogue, about single groups
+and partitions, is limited by the configuration, and the number of omitted ones is exported.
 """
 
 from __future__ import annotations

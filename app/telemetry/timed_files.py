@@ -1,4 +1,4 @@
-"""The file operations of the store, with a timer around what waits for the disk itself."""
+"""The file operations of the store, with a timer around those that wait for the disk itself."""
 
 from __future__ import annotations
 

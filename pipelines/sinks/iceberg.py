@@ -36,8 +36,8 @@ STORE = ("store_url", "store_access_key_id", "store_secret_access_key", "store_r
 CATALOG = "default"
 """The catalogue's name, by which tables are found in a database that several catalogues share."""
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
-"""For tables that the sink creates: each commit writes all of the metadata again, and the last hundred versions are
-kept for readers."""
+"""Properties of tables that the sink creates: each commit rewrites all of the metadata, and the last hundred versions
+are kept for readers."""
 BATCH, PIPELINE = "whippet.batch", "whippet.pipeline"
 
 

@@ -1,21 +1,21 @@
-"""Memory that clients share: how much each user may hold, who waits, and who is next.
+"""Shares memory among clients: how much each user may hold, who waits, and who is next.
 
 The same policy applies to all kinds of requests and to responses, on every transport:
 
 1. Bytes count when they arrive, not when they are announced. A large request reserves its memory step by step.
-2. An account, which is a user or the address of clients that have not logged in, may hold as much as is left free for
-   all others. One account alone can have half of a budget, two a third each, and there is always something left for one
+2. An account, which is a user or the address of clients that have not logged in, may hold no more than what is still
+   free. So one account alone can have half of a budget, two a third each, and there is always something left for one
    more.
 3. A claim of up to `FREE_BYTES` never waits, so that a login or a small message gets through whatever others do.
-4. When memory is released, the account that holds least is served first, and in it the claim that has waited longest.
-5. When no waiting claim fits, one claim at a time gets all that it still needs, beyond the limit if necessary. So
-   requests that are all half received cannot block each other for ever. The memory in use is at most the limit and one
-   request.
-6. When an account has waited for `RECLAIM_SECONDS` with less than its fair share, which is the limit divided by the
-   number of accounts, the account that holds most loses its largest unfinished request or unread response.
+4. When memory is released, the account that holds the least is served first, and of its claims the one that has waited
+   longest.
+5. When no waiting claim fits, one claim at a time gets all that it still needs, beyond the limit if necessary, so
+   half-received requests cannot block each other forever. The memory in use is at most the limit plus one request.
+6. When an account has waited for `RECLAIM_SECONDS` with less than its fair share (the limit divided by the number of
+   accounts), the account that holds the most loses its largest unfinished request or unread response.
 
-Nothing here knows sockets, tasks or the time. The holder of a claim is called when memory is granted, and the time is
-passed to `Budget.reclaim`.
+Nothing here knows about sockets, tasks or the time. The holder of a claim is called when memory is granted, and the
+time is passed to `Budget.reclaim`.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class Account:
         self.held = 0
         self.claims: set[Claim] = set()
         self.waiting: dict[Claim, None] = {}
-        """In the order in which they started to wait."""
+        """Claims in the order in which they started to wait."""
         self.waiting_since = 0.0
-        """When `Budget.reclaim` noticed the wait; 0: not yet."""
+        """When `Budget.reclaim` noticed the wait; 0 if it has not yet."""
 
     def has_room(self, size: int) -> bool:
-        """Whether the account, with this much more, would still hold no more than is left free for all others."""
+        """Returns True if the account, with this much more, would hold no more than is left free for all others."""
         budget = self.budget
         return budget.used + self.held + 2 * size <= budget.limit
 

@@ -29,7 +29,7 @@ from whippet.transports.http.serving.router import Router
 _log = logging.getLogger(__name__)
 
 METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handler is metrics.get_metrics)
-"""For a listener that serves the metrics only."""
+"""The operations of a listener that serves only the metrics."""
 
 
 class Application:
@@ -65,7 +65,7 @@ class Application:
 
 
 def is_shown(config: Config) -> bool:
-    """Whether the dashboard is served. It works over WebSocket only."""
+    """Returns True if the dashboard is served. It works over WebSocket only."""
     return config.http.enabled and config.http.web_ui and config.websocket.enabled
 
 

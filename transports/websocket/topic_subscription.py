@@ -1,9 +1,9 @@
 """Subscriptions to a topic: pushes its messages as they are appended, from where the client wants to start.
 
 What many subscribers receive is encoded once (transports/websocket/filters.py): they share the feeds of
-app/shared_feeds.py, each as far as its credit goes. A client that falls behind, or whose rate limit is lower than the
-rate of the topic, either reads everything at its own pace, or skips to the newest message and is told how many it has
-missed, depending on `behind`.
+app/shared_feeds.py, each as far as its credit allows. Depending on `behind`, a client that falls behind, or whose rate
+limit is lower than the rate of the topic, either reads everything at its own pace, or skips to the newest message and
+gets the number of messages it has missed.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TopicSubscription(Subscription):
         return self._push(cursor, piece)
 
     def _push(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
-        """Pushes what there is credit for. Returns its size, or None if there is no credit or no room for more."""
+        """Pushes as much as the credit allows. Returns its size, or None if there is no credit or no room for more."""
         content, position = piece.content, piece.position
         matching = content.matching(self._selector)
         count = min(len(matching), self.credit, int(self._tokens) if self._wanted.max_rate else len(matching))

@@ -23,7 +23,7 @@ class Generation(NamedTuple):
     oldest: int
     """The first version of the generation, which ends where the next one begins."""
     iggy_version: str
-    """The version of the server that clients are told."""
+    """The server version that is reported to clients."""
     decode: Callable[[int, memoryview], Request]
     """Decodes a request from its code and its body."""
     encode: Callable[[int, Any], list[Readable]]

@@ -54,7 +54,7 @@ def parse_number(given: int | str | None) -> int | None:
 
 
 def check_u64(*numbers: int | None) -> None:
-    """For `__post_init__`, where a ValueError makes the value invalid."""
+    """Called by `__post_init__`, where a ValueError makes the value invalid."""
     for number in numbers:
         if number is not None and number > U64_MAX:
             raise ValueError(f"{number} is more than {U64_MAX}")
@@ -73,7 +73,7 @@ UNITS = tuple(
     for power, letter in ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K"))
     for infix, factor in (("i", 1024), ("", 1000))
 )
-"""From the largest to the smallest."""
+"""Units from the largest to the smallest."""
 
 
 def size_text(size: int) -> str:

@@ -114,6 +114,6 @@ FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
     TEXT: _text,
     OCTETS: _octets,
 }
-"""In the order of preference."""
+"""Formats in order of preference."""
 _FORMS_BY_NAME = {form.encode(): form for form in FORMS}
 _TYPES = {TEXT: "text/plain; charset=utf-8"}

@@ -87,7 +87,7 @@ def _zstd(body: bytes) -> bytes:
 
 
 _COMPRESSORS: dict[bytes, Callable[[bytes], bytes]] = {b"zstd": _zstd, b"gzip": _gzip}
-"""In the order of preference."""
+"""Compressors in order of preference."""
 
 
 def choose_coding(accepted: bytes) -> bytes | None:

@@ -36,7 +36,7 @@ class LeaseDetails(msgspec.Struct, frozen=True):
     client_id: int
     """The id of the lease in the list of clients."""
     generation: int
-    """The generation of the group, which rises whenever partitions are assigned anew."""
+    """The generation of the group, which rises whenever partitions are reassigned."""
     partitions: list[int]
     """The partitions to poll."""
     finishing: list[int]

@@ -15,7 +15,7 @@ from whippet.transports.wire import destination
 from whippet.transports.wire.primitives import U64_MAX, Reader
 
 ORIGIN_MAX = U64_MAX - TIME_SPAN_MAX_US
-"""With the largest delta added, a time still has 64 bits."""
+"""The latest origin time; with the largest delta added, it still has 64 bits."""
 _CONFIRMATION = struct.Struct("<IIIIQ")
 _ONE = 1
 

@@ -65,6 +65,6 @@ def _write_sized(options: tuple[Option, ...]) -> bytes:
 
 
 REST = Part(lambda reader: read(reader.rest()), write)
-"""At the end of a request: to the end of its body."""
+"""Options at the end of a request, which extend to the end of its body."""
 SIZED = Part(lambda reader: read(reader.sized()), _write_sized)
-"""In a reply: after the length."""
+"""Options in a reply, preceded by their length."""
