@@ -325,3 +325,15 @@ async def test_the_log_has_one_order_whoever_writes(tmp_path: Path, monkeypatch:
         assert partition.size_bytes == size
         found = [payload for start in range(0, len(sent), 50) for payload in payloads(await partition.read(start, 50))]
         assert found == [sent[offset] for offset in range(len(sent))]
+
+
+async def test_while_records_of_numbered_sends_are_in_doubt_the_shard_writes_and_settles_them(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append_once(texts("a"), Producer(b"p", 1, 1))
+        await partition.append(texts("b"))
+        records = partition._pipeline.log.producers
+        records.in_doubt = True
+        await partition.append(texts("c"))
+        assert (written_by_loop(partition), records.in_doubt) == (1, False)
+        await partition.append(texts("d"))
+        assert written_by_loop(partition) == 2
