@@ -85,7 +85,7 @@ class Measurement:
         self._encoded: dict[tuple[int | None, int | None], bytes] = {}
 
     def encoded(self, stream_id: int | None = None, topic_id: int | None = None) -> bytes:
-        """As JSON: the whole sample, one stream, or one topic of it."""
+        """Returns as JSON the whole sample, or one stream or topic of it."""
         key = stream_id, topic_id
         found = self._encoded.get(key)
         if found is None:

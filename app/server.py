@@ -191,7 +191,7 @@ class Listeners:
 
     def __init__(self, gateway: Gateway, http: HttpServer | None, renewals: Renewals) -> None:
         self.addresses: dict[str, Address] = {}
-        """By section of the configuration."""
+        """Keyed by section of the configuration."""
         self._config = gateway.config
         self._gateway = gateway
         self._http = http

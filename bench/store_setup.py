@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Unsynced(Files):
-    """For preparing what is measured later: nothing has to survive a power failure."""
+    """Used to prepare what is measured later: nothing has to survive a power failure."""
 
     def sync(self, handle: int) -> None: ...
 

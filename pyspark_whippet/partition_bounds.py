@@ -26,7 +26,7 @@ class PartitionBounds:
 
 
 TopicBounds = dict[str, dict[int, PartitionBounds]]
-"""By topic and partition, both sorted."""
+"""Keyed by topic and partition, both sorted."""
 
 
 class Backend(Protocol):
@@ -84,7 +84,7 @@ def _topic_names(backend: Backend, settings: Settings) -> tuple[str, ...]:
 
 
 def _refuse_numbers(names: Iterable[str]) -> None:
-    """In this protocol servers take a number for an id: such a name would read another topic."""
+    """Refuses names that are numbers: in this protocol servers take them for ids, and another topic would be read."""
     for name in names:
         for part in name.split("/", 1):
             if part.isascii() and part.isdigit():

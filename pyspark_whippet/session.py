@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 class Reply:
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Keyed by lowercase name."""
     body: bytes
 
     @property

@@ -8,7 +8,7 @@ EARLIEST, LATEST = -2, -1
 """Used instead of an offset, as in Kafka's source."""
 
 Offsets = dict[str, dict[str, int]]
-"""By topic (`stream/topic`) and partition number as a string: the format of checkpoints."""
+"""Keyed by topic (`stream/topic`) and partition number as a string: the format of checkpoints."""
 
 
 class Secret:

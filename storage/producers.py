@@ -98,7 +98,7 @@ class Bounds(NamedTuple):
 
     producers: int = 1000
     answers: int = 16
-    """For each producer, the results of its newest sequences."""
+    """The results of each producer's newest sequences."""
 
 
 class _Known:

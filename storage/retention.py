@@ -27,9 +27,9 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 def believable(times: Sequence[int], following: int, earliest: int, latest: int) -> list[int | None]:
-    """For the times of a log's segments, in order, returns by when their messages must have come: the time itself if it
-    does not contradict the others, otherwise the next one that does not; None if there is none. `following` is the time
-    of the first message after them.
+    """Returns by when the messages of segments must have arrived, given the segments' times in order: the time itself
+    if it does not contradict the others, otherwise the next one that does not, or None. `following` is the time of the
+    first message after them.
 
     A clock that was ahead has left times after `latest`, one that was behind has left times before `earliest` or before
     older ones. Such messages may be as recent as the next ones, and are never considered older.

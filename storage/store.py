@@ -83,7 +83,7 @@ class Store:
         self.users: dict[int, bytes] = {}
         self.tokens: dict[int, bytes] = {}
         self.reserved: dict[str, set[int]] = {}
-        """By parent folder, the ids that must not be given to anything new."""
+        """Keyed by parent folder: the ids that must not be assigned again."""
         self.numbers_reserved = 0
         """Numbers below this one may have been given away; see app/unique_numbers.py."""
         self.catalog = Catalog(files, self.layout, sync=options.catalog_syncs)

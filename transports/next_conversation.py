@@ -113,7 +113,7 @@ class NextConversation:
         self._generation: Generation = generations.GENERATIONS[-1]
         self._bound: ResumableSession | None = None
         self._waits: dict[int, LongPoll] = {}
-        """By request number."""
+        """Keyed by request number."""
         self._closed = self._half_closed = False
 
     @property

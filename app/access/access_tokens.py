@@ -61,7 +61,7 @@ class Issued(NamedTuple):
     user_id: int
     text: str
     expires_at: int
-    """In seconds."""
+    """Seconds since 1970."""
 
 
 class Caller(NamedTuple):

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 NAME = "ended_tokens"
 PER_USER_MAX = 10_000
 FOLDED = ""
-"""In place of a token's id: all tokens of the user that were issued until then. Only files of older versions have
+"""Stands for all tokens of the user issued until then, in place of a token's id. Only files of older versions have
 these."""
 
 

@@ -101,7 +101,7 @@ read_servers = _right("manage_servers read_servers")
 manage_users = _right("manage_users")
 read_users = _right("manage_users read_users")
 manage_streams = _right("manage_streams")
-"""To create a stream, which has no permissions of its own yet."""
+"""The right to create a stream, which has no permissions of its own yet."""
 read_streams = _right("manage_streams read_streams")
 read_stream = _right("manage_streams read_streams", "manage_stream read_stream")
 manage_stream = _right("manage_streams", "manage_stream")
@@ -115,7 +115,7 @@ read_topic = _right(
     "manage_topic read_topic",
 )
 manage_topics = _right("manage_streams manage_topics", "manage_stream manage_topics")
-"""To create a topic in a stream."""
+"""The right to create a topic in a stream."""
 manage_topic = _right("manage_streams manage_topics", "manage_stream manage_topics", "manage_topic")
 poll_messages = _right(
     "poll_messages manage_streams read_streams manage_topics read_topics",

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 RANDOM_BYTES = 50
 NAME_BYTES = range(3, 31)
 NEVER = 0
-"""In `expires_at`. As a duration, both 0 and the highest u64 mean never."""
+"""The value of `expires_at` that means never. As a duration, both 0 and the highest u64 mean never."""
 TIME_MAX = 2**64 - 1
 
 
@@ -52,7 +52,7 @@ class PersonalTokens:
         self._clock = clock
         self._by_hash: dict[str, Token] = {}
         self._of_user: dict[str, dict[str, Token]] = {}
-        """By the user's mark, then by name."""
+        """Keyed by the user's mark, then by name."""
         self._next_id = max(store.tokens, default=-1) + 1
         self._changing = asyncio.Lock()
         for token in _read(store.tokens):
@@ -75,7 +75,7 @@ class PersonalTokens:
     # ------------------------------------------------------------------------------------------------- a user's own
 
     def of(self, user: User) -> list[Token]:
-        """By name; includes expired tokens that are not removed yet."""
+        """Sorted by name; includes expired tokens that are not removed yet."""
         tokens = self._of_user.get(user.mark, {})
         return [tokens[name] for name in sorted(tokens) if not _is_void(tokens[name], user)]
 

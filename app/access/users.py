@@ -72,7 +72,7 @@ Authorize = Callable[["User"], None]
 
 
 def _anybody(user: User) -> None:
-    """For changes by the server itself."""
+    """Allows changes by the server itself."""
 
 
 class User:

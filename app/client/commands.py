@@ -108,7 +108,7 @@ class Commands(ABC):
         return self.call(requests.ChangePassword(user, current_password, new_password))
 
     def login_user(self, username: str, password: str) -> Future[responses.LoggedIn]:
-        """For this connection only: after a reconnection the credentials of the connection string apply again."""
+        """Logs in on this connection only: a reconnection uses the credentials of the connection string again."""
         return self.call(requests.LoginUser(username, password))
 
     def login_with_personal_access_token(self, token: str) -> Future[responses.LoggedIn]:

@@ -205,4 +205,4 @@ def _code_of(reason: int) -> Code:
 
 
 WIRES: dict[str, type[ClassicWire] | type[ModernWire]] = {"classic": ClassicWire, "modern": ModernWire}
-"""By their names in connection strings: for the clients 0.6 to 0.8, and since 0.9."""
+"""The protocols by their names in connection strings: that of clients 0.6 to 0.8, and that since 0.9."""

@@ -39,7 +39,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 class Loaded(msgspec.Struct, frozen=True):
     config: Config
     origins: dict[str, str]
-    """For every key: "default", or the file or variable that it comes from."""
+    """The origin of every key: "default", or the file or variable that it comes from."""
     warnings: tuple[str, ...]
     without_effect: tuple[str, ...]
     """A line for every key that was set and has no effect."""

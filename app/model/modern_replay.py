@@ -33,7 +33,7 @@ class ReplayCache:
         self.connections = 0
         self.left_at = 0
         self._kept: OrderedDict[tuple[int, int], _Remembered] = OrderedDict()
-        """By session and number, the oldest first; under `~number` where the client does not count the request."""
+        """Keyed by session and number, the oldest first; by `~number` where the client does not count the request."""
         self._kept_max = kept_max
         self._newest = 0
 
@@ -121,7 +121,7 @@ class ReplayCaches:
         self._clock = clock
         self._sessions: dict[bytes, ReplayCache] = {}
         self._away: OrderedDict[bytes, ReplayCache] = OrderedDict()
-        """In the order in which their connections ended."""
+        """Sessions in the order in which their connections ended."""
 
     def register(self, client: bytes, user_mark: str, session: int, ended: frozenset[int]) -> ReplayCache:
         """Begins a session; responses to earlier sessions of the same client and user are still known."""

@@ -106,7 +106,7 @@ def decode(option: Option) -> Value:
 
 
 def from_text(key: str, text: str) -> Option:
-    """For clients that can only send texts: the option's own kind is derived from the text."""
+    """Serves clients that can only send texts: the option's own kind is derived from the text."""
     return Option(key, ValueKind.STRING, text.encode())
 
 

@@ -46,7 +46,7 @@ class ResumableSessions:
         self._by_number: dict[int, ResumableSession] = {}
         self._by_client: dict[bytes, list[ResumableSession]] = {}
         self._away: dict[int, ResumableSession] = {}
-        """In the order in which their connections ended; the same below for each user."""
+        """Sessions in the order in which their connections ended; the same below for each user."""
         self._away_of: dict[str, dict[int, ResumableSession]] = {}
 
     def __len__(self) -> int:

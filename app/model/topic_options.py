@@ -297,7 +297,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         "Bytes of collected messages that cause a write, however few messages they are.",
     ),
 }
-"""In the order of the keys, as in all responses."""
+"""All options, in the order of their keys, as in all responses."""
 
 NEWER = frozenset({"partition_resize_policy", "replication_factor"})
 """Options of clients from 0.12 on, which assume the defaults where a topic is described without them."""

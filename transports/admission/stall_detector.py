@@ -1,16 +1,16 @@
-"""Detects a client that takes nearly nothing of what it is sent for too long; such a client is not worth keeping.
+"""Detects a client that has read almost nothing of what it was sent for too long; such a client is not worth keeping.
 
-It is asked at intervals, about transports that may have bytes in flight at any moment. Bytes in flight prove nothing,
-so what counts is how many have been delivered in the end.
+It is called at intervals, for transports that may have bytes in flight at any moment. Bytes in flight prove nothing, so
+what counts is how many have been delivered in the end.
 """
 
 from __future__ import annotations
 
 STALLED_SECONDS = 60.0
-"""How long a client may take nearly nothing of what it is sent."""
+"""How long a client may read almost nothing of what it is sent."""
 DELIVERED_BYTES_MIN = 1 << 20
-"""What has to be delivered in that time, or all that was pending if that is less: a slow reader of a large response has
-not stalled."""
+"""The bytes that must be delivered in that time, or all pending ones if they are fewer: a slow reader of a large
+response has not stalled."""
 CONTENDED_SECONDS, CONTENDED_BYTES_MIN = 5.0, 64 << 10
 """The same while other clients wait for the memory that the responses hold."""
 

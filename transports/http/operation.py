@@ -46,7 +46,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Unique. It is the OpenAPI operation id, which generated clients turn into a function."""
     method: str
     path: str
-    """With parameters in braces; `PARAMETER_TYPES` in forms/parameters.py has their types."""
+    """The path, with parameters in braces; `PARAMETER_TYPES` in forms/parameters.py has their types."""
     summary: str
     subject: str
     handler: Handler
@@ -111,7 +111,7 @@ class Call:
         self.receive = receive
         self.session = session
         self.headers: Mapping[bytes, bytes] = {}
-        """By lowercase name."""
+        """Keyed by lowercase name."""
         self.authorization: bytes | None = None
         """The header, or the one that the ticket stands for."""
         self.caller: Caller | None = None

@@ -42,7 +42,7 @@ FEW_CREDITS = 64
 _encode = msgspec.json.Encoder().encode
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | U32
-"""As in a path: a text of digits may be a number too."""
+"""A number or a name, as in a path: a text of digits may be a number too."""
 
 
 class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
@@ -54,7 +54,7 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
     last: U64 | UnsetType = UNSET
     offset: U64 | UnsetType = UNSET
     offsets: dict[str, U64] | UnsetType = UNSET
-    """By partition."""
+    """Keyed by partition."""
     timestamp: U64 | UnsetType = UNSET
     consumer: Name | UnsetType = UNSET
     cursor: str | UnsetType = UNSET

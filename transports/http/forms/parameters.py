@@ -93,7 +93,7 @@ PARAMETER_TYPES: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = 
     )
     for name in names.split()
 }
-"""By the name of a path parameter: how to convert its text, and its schema in the OpenAPI document."""
+"""Keyed by the name of a path parameter: how to convert its text, and its schema in the OpenAPI document."""
 
 
 def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:

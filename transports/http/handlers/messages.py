@@ -97,7 +97,7 @@ class StartQuery(msgspec.Struct, frozen=True):
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` needs; 0 if absent."""
     start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
-    """For the kinds that need no value."""
+    """Another name of `kind`, for the kinds that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
 

@@ -87,7 +87,7 @@ _REDIRECT = HttpResponse(
 
 
 def _wants_html(scope: Scope) -> bool:
-    """Whether a browser asks: SDKs and curl accept anything, and do not name HTML."""
+    """Returns True if a browser sent the request: SDKs and curl accept anything, and do not name HTML."""
     if scope["method"] not in METHODS:
         return False
     headers = dict(scope["headers"])

@@ -1,11 +1,11 @@
-"""Which of the two message headers a connection uses: 56 bytes (0.6) or 64 (0.7 and 0.8). No frame tells it.
+"""Detects which message header a connection uses: 56 bytes (0.6) or 64 (0.7 and 0.8). No frame reveals it directly.
 
-What a client sends shows the size, and takes precedence. Until it sends messages, the names in its login decide as far
-as they can. For a name that two SDKs share, an early ping decides: the Rust client 0.8.x (and with it the Python wheel
-0.6) pings as soon as it is connected or logged in, the Go client only after its first interval of 5 s. When the Rust
-client reconnects by itself, for example after a restart of the server, it only logs in, and its pings keep their old
-rhythm. The Go client never does that, so a client of that name from the address of one that was recognised is assumed
-to be the same, until it sends messages that show otherwise. A client that remains unknown gets 64.
+Messages that a client sends show the size, and take precedence. Until it sends some, the names in its login decide as
+far as they can. For a name that two SDKs share, an early ping decides: the Rust client 0.8.x (and with it the Python
+wheel 0.6) pings as soon as it is connected or logged in, the Go client only after its first interval of 5 s. When the
+Rust client reconnects by itself, for example after a restart of the server, it only logs in, and its pings keep their
+old rhythm. The Go client never does that, so a client of that name from the address of one that was recognised is
+assumed to be the same, until it sends messages that show otherwise. A client that remains unknown gets 64.
 
 This is the state of one connection, driven by its transport; the time is passed in.
 """

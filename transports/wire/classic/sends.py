@@ -35,7 +35,7 @@ from whippet.transports.wire.classic.message import (
 )
 
 LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_000, user_headers_bytes=100_000)
-"""The limits of a message that classic clients learn at login. The configured limits of the log apply as well."""
+"""The limits of a message that classic clients know. The configured limits of the log apply as well."""
 
 INDEX = struct.Struct("<IIQ")
 INDEX_BYTES = 16
