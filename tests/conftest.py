@@ -52,7 +52,7 @@ LONGEST = (
     "tests/transports/",
     "tests/app/test_server_process.py",
 )
-"""What begins first, so that no process works on a long file while the others have nothing left to do."""
+"""Files that begin first, so that no process works on a long file while the others have nothing left to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

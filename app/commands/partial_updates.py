@@ -133,7 +133,7 @@ def _text(option: Option) -> str:
 async def describe_options(
     gateway: Gateway, session: Session, request: requests.DescribeOptions, target: Target
 ) -> tuple[OptionDescription, ...]:
-    """Returns options by key. Only topics have options that older clients know."""
+    """Returns the options sorted by key. Only topics have options that older clients know."""
     scope = request.scope
     found = list(COLUMNS[scope]) if request.with_columns else []
     if scope is OptionScope.TOPIC:

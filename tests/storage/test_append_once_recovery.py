@@ -197,7 +197,7 @@ async def test_a_batch_at_the_offset_of_a_failed_one_is_not_mistaken_for_it(tmp_
 
 
 async def test_a_record_does_not_count_if_another_batch_is_at_its_offset(tmp_path: Path) -> None:
-    """As a power failure may leave it: the disk has the batch that took the place, and the record of the other one."""
+    """A power failure may leave this: the disk has the batch that took the place, and the record of the other one."""
 
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))

@@ -140,7 +140,7 @@ async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path
 
 
 async def test_changes_that_nobody_waits_for_do_not_accumulate(tmp_path: Path) -> None:
-    """If offsets are acknowledged from memory and there is no saver."""
+    """This applies when offsets are acknowledged from memory and there is no saver."""
     options: dict[str, Any] = {
         "durability": Durability.MEMORY,
         "messages_required_to_save": 10,

@@ -64,7 +64,7 @@ def take(answers: Answers, line: str) -> None:
 
 
 async def check_folder(folder: Path, level: Durability, answers: Answers) -> None:
-    """As the kill has left it: sends with a result are stored once, all others at most once."""
+    """After the kill, sends with a result are stored once, all others at most once."""
     store = await numbering.open_store(str(folder), level)
     try:
         assert store.problems == []

@@ -291,7 +291,7 @@ async def test_whatever_changes_the_files_ends_the_loan_or_keeps_its_file(tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_log_has_one_order_whoever_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_loop_and_shard_write_one_ordered_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """The loop's own appends are on, off, and both in turn; large batches, syncs and reads come in between."""
     chance = random.Random(seed)
     write = WritePipeline._write_on_loop

@@ -1,4 +1,4 @@
-"""From memory to the disk: what an append waits for at each level, when batches are written, and backpressure."""
+"""Batches on their way to the disk: what an append waits for at each level, when they are written, and backpressure."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ async def test_cancelling_appends_that_wait_for_room_does_no_harm(tmp_path: Path
 async def test_a_store_full_of_buffered_messages_writes_them_to_make_room(
     tmp_path: Path,
 ) -> None:
-    """At level memory nothing else would write: appends would have to wait for the saver."""
+    """Nothing else would write at the level memory: appends would have to wait for the saver."""
 
     whole = len(sized(1, 1000))
     async with opened(tmp_path, unflushed_bytes_max=4 * whole, **BUFFERED) as store:

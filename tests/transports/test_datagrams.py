@@ -69,7 +69,7 @@ async def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
 
 
 async def test_reading_yields_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that others have theirs."""
+    """Other work of the event loop gets its turn."""
     monkeypatch.setattr(datagrams, "READ_SECONDS_MAX", 0.0)
 
     async with pair() as (here, there):
@@ -80,7 +80,7 @@ async def test_reading_yields_after_a_while(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Unwilling:
-    """A socket that fails as it is told."""
+    """A socket that fails with the given errors."""
 
     def __init__(self, link: socket.socket, *errors: OSError) -> None:
         self._link = link

@@ -22,7 +22,7 @@ async def test_a_coroutine_that_never_waits_is_done_at_once() -> None:
         said.append("said")
 
     assert eager.start(say(), ended.append, 1) is True
-    assert (said, ended) == (["said"], []), "who is told at once is not told again"
+    assert (said, ended) == (["said"], []), "the callback is not called for a result that was returned"
 
 
 async def test_a_coroutine_resumes_when_its_future_is_done() -> None:

@@ -34,7 +34,7 @@ from whippet.transports.quic import RETRY_ABOVE
 MIB = 1 << 20
 EACH = 100
 GROWTH_MAX = 64 * MIB
-"""What a flood may add to the process. What threads and allocators have used once they keep."""
+"""What a flood may add to the process: threads and allocators keep memory that they have used once."""
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 SETTINGS = {
     "IGGY_ROOT_USERNAME": "root",
@@ -207,7 +207,7 @@ async def test_quic_handshakes_from_many_addresses_that_never_finish(besieged: B
                     retries += octets[0] & 0xF0 == 0xF0
             link.close()
     assert 0 < heard <= 3 * said
-    assert retries > 1000, f"beyond the first {RETRY_ABOVE} everybody has to show that he is where he says"
+    assert retries > 1000, f"beyond the first {RETRY_ABOVE} every client has to prove its address"
     besieged.is_as_before()
 
 
@@ -227,7 +227,7 @@ async def test_ten_thousand_subscribes_on_one_connection(besieged: Besieged) -> 
 
 
 async def test_subscribers_that_stop_reading(besieged: Besieged) -> None:
-    """With the highest credit. They are closed; a client that reads receives everything."""
+    """They have the highest credit. They are closed; a client that reads receives everything."""
 
     async with besieged.flooded():
         stalled = [await channel(besieged, receive_bytes=4096) for _ in range(10)]

@@ -118,7 +118,7 @@ async def _token(address: str, name: str) -> str:
 
 
 async def _warmed_up(address: str) -> None:
-    """What takes most memory has been done once on every thread that does it."""
+    """Does the work that takes most memory once on every thread that does it."""
     for _ in range(2):
         clients = [App.connect(f"iggy://root:rootZroot@{address}") for _ in range(8)]
         for client in await asyncio.gather(*clients):
@@ -164,7 +164,7 @@ def _resident_bytes(gateway: Gateway) -> int:
 
 
 async def _changing_users(address: str, rng: random.Random, end: float) -> None:
-    """As root: creates users and sets permissions, both corrupted; nobody is renamed, deactivated or deleted."""
+    """Creates users and sets permissions as root, both corrupted; nobody is renamed, deactivated or deleted."""
     host, port = address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     names_bob = asked(requests.DeleteUser("bob"))[8:]

@@ -121,7 +121,7 @@ async def test_a_poll_returns_as_much_as_official_clients_ask_for(tmp_path: Path
 
 
 async def test_requests_for_one_partition_may_be_counted_separately(tmp_path: Path) -> None:
-    """As Java clients do: in a sequence that is lower or higher than the other one."""
+    """Java clients do so, in a sequence that is lower or higher than the other one."""
     async with served(tmp_path) as world:
         client = await with_topic(world)
         change = client.next_number

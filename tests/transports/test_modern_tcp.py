@@ -345,7 +345,7 @@ def _send_body(batch: bytes | bytearray, count: int) -> bytes:
 
 @pytest.mark.parametrize("times", [1, 20])
 async def test_invalid_batches_are_refused_and_nothing_of_them_is_stored(tmp_path: Path, times: int) -> None:
-    """With two messages and with forty: more than a few are checked by other code."""
+    """Two messages and forty: other code checks more than a few."""
 
     async with served(tmp_path) as world:
         client = await with_topic(world)

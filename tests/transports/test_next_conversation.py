@@ -60,7 +60,7 @@ PRODUCER = 15 << 20
 
 
 def numbered(*texts: bytes, producer: int = PRODUCER, epoch: int = 0, sequence: int = 0) -> bytearray:
-    """As a client builds it: the producer is in the header, and in the checksum of the batch."""
+    """Builds a batch as a client does: its header names the producer, and its checksum covers that."""
     batch = batch_of(*texts)
     said = struct.pack("<QHI", producer, epoch, sequence)
     batch[52:72] = struct.pack("<B3xQHHI", 1, producer, epoch, 0, sequence)

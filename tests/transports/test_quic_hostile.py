@@ -79,7 +79,7 @@ class Socket:
 
 
 async def test_a_server_sends_at_most_three_times_what_it_received_before_validation(tmp_path: Path) -> None:
-    """To a client that has not proved its address."""
+    """A client that has not proved its address could be the victim of an amplification attack."""
 
     async with attacked(tmp_path) as world:
         stranger = Socket(world)
@@ -162,13 +162,13 @@ async def test_a_retry_token_is_valid_for_one_address_only(tmp_path: Path) -> No
         thief.send(connection.datagrams_to_send(now=0.0)[0][0])
         heard = await thief.answers()
         assert world.connections == there
-        assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is told to prove it himself"
+        assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is asked to prove its address"
 
 
 async def test_unfinished_handshakes_are_limited_in_number_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from many addresses, all of them real."""
+    """The clients behave as if they came from many addresses, all of them real."""
     monkeypatch.setattr(quic, "RETRY_ABOVE", 10**9)
     monkeypatch.setattr(quic, "HANDSHAKES_MAX", 200)
 

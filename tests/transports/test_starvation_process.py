@@ -64,7 +64,7 @@ SHARED = frozenset({"unread subscriptions", "unread tails", "unread documents"})
 """This few hold less than what allocators keep: how they are counted is tested without a process."""
 ROUNDS = 100
 OVERHEAD_BYTES = 64 * MIB
-"""What the process may add for requests in progress and for what allocators keep."""
+"""What the process may add for requests in progress and for memory that allocators keep."""
 ROOMS = (
     "system.limits.frames_bytes",
     "http.limits.bodies_bytes",

@@ -279,7 +279,7 @@ async def test_invalid_payloads_are_refused_and_the_connection_continues(tmp_pat
 
 
 async def test_a_request_that_arrives_byte_by_byte_is_given_up(tmp_path: Path, time: Seconds) -> None:
-    """A byte a second, whatever the first ones announce, and whoever sends it."""
+    """It sends a byte a second, whatever the first ones announce, before and after a login."""
 
     beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
     async with served(tmp_path) as world:

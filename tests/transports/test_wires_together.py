@@ -32,7 +32,7 @@ GARBAGE = [b"\0", b"\xff" * 7, b"\2\xff\xff\xff\xff", FOO_BAR[:-1], FOO_BAR + b"
 
 
 class Plain(NamedTuple):
-    """What is the same in all protocols."""
+    """The parts of a message that are the same in all protocols."""
 
     id: int
     origin: int
@@ -41,7 +41,7 @@ class Plain(NamedTuple):
 
 
 def short(headers: bytes) -> bytes:
-    """For a 0.6 client: user headers whose only key is a text."""
+    """Returns user headers that a 0.6 client can read: their only key is a text."""
     return headers[1:] if headers == FOO_BAR else headers
 
 

@@ -244,7 +244,7 @@ async def test_a_token_can_be_refreshed_once_and_stays_valid(tmp_path: Path) -> 
         assert [await made.user_of(first), await made.user_of(second)] == ["root", "root"]
         caller = await made.tokens.authenticate(second)
         assert caller is not None
-        assert caller.generation == "0.6", "what is known of the client goes on too"
+        assert caller.generation == "0.6", "what is known of the client is kept, too"
 
 
 async def test_ended_tokens_stay_ended_after_a_restart(tmp_path: Path) -> None:

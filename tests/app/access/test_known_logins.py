@@ -91,7 +91,7 @@ async def test_an_unwritable_folder_is_reported_and_does_no_harm(
 async def test_after_a_restart_a_bad_client_locks_out_no_good_one_behind_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real limits and hashes, on a gateway that is opened as the server opens it."""
+    """Uses the real limits and hashes, on a gateway that is opened as the server opens it."""
     async with opened(tmp_path) as store:
         gateway = await Gateway.open(Config(), store, ROOT)
         await gateway.users.save_root()

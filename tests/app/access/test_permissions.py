@@ -1,4 +1,4 @@
-"""What each flag grants. The table of the protocol is repeated here as text, and every flag is tried."""
+"""The rights that each flag grants. The protocol's table is repeated here as text, and every flag is tried."""
 
 from __future__ import annotations
 

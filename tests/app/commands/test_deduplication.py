@@ -86,7 +86,7 @@ def test_duplicates_are_dropped_and_offsets_stay_consecutive(tmp_path: Path) -> 
 
 
 def without_ids(octets: bytearray) -> bytearray:
-    """As 0.9 clients may send them, which compute the checksums themselves; nobody checks ids then."""
+    """Builds a batch as 0.9 clients may send it: they compute the checksums themselves, and ids are not checked."""
     batch = bytearray(octets)
     position, sums = 256, b""
     while position < len(batch):

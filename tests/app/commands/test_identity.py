@@ -24,7 +24,7 @@ ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 
 
 async def replace_alice(made: World) -> None:
-    """From now on a user with all rights has alice's number. Her sessions are not ended, as if they were overlooked."""
+    """Gives alice's number to a user with all rights. Her sessions are not ended, as if they had been overlooked."""
     users = made.gateway.users
     number = users.get("alice").id
     await users.delete("alice")

@@ -109,7 +109,7 @@ async def peopled(made: World) -> Person:
 
 
 def without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on commands are admitted or refused, and have no effect."""
+    """Replaces the handlers: commands are admitted or refused, and have no effect."""
 
     async def nothing(*_: object) -> None:
         pass

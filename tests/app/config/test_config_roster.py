@@ -20,7 +20,7 @@ ROSTER = {
     "IGGY_CLUSTER_NODES_0_PORTS_HTTP": "1003",
     "IGGY_CLUSTER_NODES_0_PORTS_WEBSOCKET": "1004",
 }
-"""As the test harness of Iggy starts a server."""
+"""The settings with which Iggy's test harness starts a server."""
 TWO = """
 [cluster]
 enabled = true

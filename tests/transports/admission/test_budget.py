@@ -144,7 +144,7 @@ def test_one_claim_at_a_time_may_exceed_the_limit() -> None:
     assert first.claim.reserve(MIB, 5 * MIB) == 5 * MIB
     assert second.claim.reserve(MIB, 5 * MIB) is None
     first.claim.release(4 * MIB)
-    assert second.granted == [], "it goes on when the first has given back everything"
+    assert second.granted == [], "it continues once the first has released everything"
     first.claim.release(MIB)
     assert second.granted == [5 * MIB]
     second.claim.close()

@@ -1,4 +1,4 @@
-"""What is in the memory of a server that is being watched: it answers each line of its input."""
+"""Finds what clients leave behind in a server: for each line of input it reports its memory, tasks and files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ threading.Thread(target=tell, daemon=True).start()
 """Runs in the server's process before it starts to serve. `heap` is the memory in use of the C library (with glibc),
 `blocks` the number of Python's blocks. Resident memory is more: freed memory is kept for reuse."""
 SLACK = {"tasks": 3, "files": 8, "blocks": 10_000, "heap": 4 << 20}
-"""What a round of housekeeping and bounded caches may take."""
+"""What a round of housekeeping and bounded caches may add."""
 LEFT_SECONDS = 15
 """How long clients that have left may still be considered connected."""
 CACHED = {
@@ -48,7 +48,7 @@ CACHED = {
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,
 }
-"""Bounded caches of what may be needed again."""
+"""The limits of caches whose entries may be needed again."""
 
 
 class Leftovers:
@@ -66,7 +66,7 @@ class Leftovers:
         return found
 
     def more(self, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """Returns what there is more of than before, and how much; empty as soon as there is nothing."""
+        """Waits until nothing has grown, and returns what still has: the numbers before and after."""
         deadline = time.monotonic() + LEFT_SECONDS
         while True:
             found = {

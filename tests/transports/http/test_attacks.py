@@ -241,7 +241,7 @@ NO_JSON = {
     "a comma at the end": b'{"name":"x",}',
     "other quotes": b"{'name':'x'}",
     "two documents": b'{"name":"x"}{"name":"y"}',
-    "something behind it": b'{"name":"x"}\x00',
+    "trailing bytes": b'{"name":"x"}\x00',
     "an unknown escape": b'{"name":"\\x41"}',
     "nothing": b"",
     "spaces": b"   ",

@@ -141,7 +141,7 @@ async def test_missing_things_are_404_for_everybody_but_users_and_clients_are_40
 
 @pytest.mark.parametrize("how", ["logged out", "inactive", "deleted", "replaced"])
 async def test_ended_tokens_and_tokens_of_former_users_get_401_everywhere(tmp_path: Path, how: str) -> None:
-    """With the old access token and a personal one, also if a new user has the same id meanwhile."""
+    """It uses the old access token and a personal one, also when a new user has the same id meanwhile."""
 
     async with started(tmp_path) as (world, alice):
         root = world.root

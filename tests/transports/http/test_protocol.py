@@ -437,7 +437,7 @@ async def test_an_ambiguous_request_is_refused_and_ends_the_connection(tmp_path:
         await link.send(octets + PING)
         received = await link.rest()
         assert received.startswith(b"HTTP/1.1 4"), received
-        assert received.count(b"HTTP/1.1 ") == 1, "a second request was found behind the first"
+        assert received.count(b"HTTP/1.1 ") == 1, "a second request was found after the first"
         assert b"pong" not in received
         assert b"Traceback" not in received
         assert await (await world.link()).pings()

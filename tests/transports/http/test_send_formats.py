@@ -389,7 +389,7 @@ async def test_a_decompression_bomb_is_answered_413_before_it_expands(
         spent = time.process_time() - before
         assert (response.status, response.json()["id"]) == (413, 413)
         assert spent < 0.5, "all of it would have taken longer"
-        assert await link.pings(), "the connection goes on"
+        assert await link.pings(), "the connection stays usable"
 
 
 async def test_the_limit_of_a_body_applies_after_decompression(tmp_path: Path) -> None:

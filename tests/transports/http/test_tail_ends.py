@@ -50,7 +50,7 @@ async def test_a_tail_ends_with_its_topic_the_server_or_the_permission(tmp_path:
         assert (await link.ask(world.request("DELETE", "/users/logout"))).status == 204
         world.token = root_token
         assert (await over(tail_of_alice)).json["code"] == "unauthenticated"
-        await send(world, b"another session of his goes on")
+        await send(world, b"his other session continues")
         assert (await daves.next()).id == "0:1"
         await leave(world, daves)
 
@@ -298,7 +298,7 @@ async def test_a_ticket_is_valid_only_while_its_token_is(tmp_path: Path) -> None
 
 
 async def test_a_tail_through_asgi_is_the_same(tmp_path: Path) -> None:
-    """As over HTTP/3: through ASGI only."""
+    """They are written through ASGI only, as over HTTP/3."""
 
     async with live(tmp_path, readers={"heartbeat": 0.05, "stall_time": 0.2}) as world:
         await send(world, b"one")
@@ -375,4 +375,4 @@ async def test_the_last_event_is_json(tmp_path: Path) -> None:
         assert msgspec.json.decode(end.data)["cursor"] == "0:0,1:1"
 
 
-assert HttpLimits().answer_time > HttpReaders().stall_time, "else nobody is told"
+assert HttpLimits().answer_time > HttpReaders().stall_time, "else the connection closes before the last event"

@@ -1,4 +1,4 @@
-"""A budget that is used up: whoever needs more than a little has to wait."""
+"""A budget that is used up: a client that needs more than a little has to wait."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def reply_of(buffers: list[Any]) -> Reply | None:
 
 
 def is_committed(reply: Reply) -> bool:
-    """Whether the reply is marked as final; then it has to repeat all fields that a client compares."""
+    """Returns True if the reply is marked as final; then it has to repeat all fields that a client compares."""
     if not reply.head[220]:
         return False
     operation_number, commit = struct.unpack_from("<QQ", reply.head, 176)

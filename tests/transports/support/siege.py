@@ -46,7 +46,7 @@ LARGE_MESSAGE_BYTES = MIB
 MESSAGES = "/streams/s/topics/{topic}/messages"
 FIRST = requests.Strategy(requests.StrategyKind.FIRST)
 ROUND_BYTES = 20_000
-"""What the ordinary producer sends at once."""
+"""The number of messages that the ordinary producer sends at once."""
 OWN = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 TO_FIRST = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, partition_id=0)
 
@@ -345,7 +345,7 @@ async def unread_polls_of_channel(besieged: Besieged, clients: int) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def unread_subscriptions(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """From different messages, so that nothing that is read for one can be used for another."""
+    """They start at different messages, so that nothing that is read for one can be used for another."""
     command = {"to": "topic", "cmd": "subscribe", "stream": "s", "topic": "large", "credit": 2**32 - 1}
     offsets = count()
     links = [await besieged.channel("hostile") for _ in range(clients)]
@@ -358,7 +358,7 @@ async def unread_subscriptions(besieged: Besieged, clients: int) -> AsyncIterato
 
 @contextlib.asynccontextmanager
 async def unread_tails(besieged: Besieged, clients: int) -> AsyncIterator[None]:
-    """From different messages, as above."""
+    """They start at different messages, as above."""
     links = [await besieged.link("http") for _ in range(clients)]
     for number, raw in enumerate(links):
         path = MESSAGES.format(topic="large") + f"/tail?offset={number % 40}"

@@ -132,7 +132,7 @@ VIOLATIONS = {
         for opcode in (*range(3, 8), *range(11, 16))
     },
     "a continuation of nothing (5.9)": (1002, [frame(0, b"x")]),
-    "a continuation of nothing that goes on (5.10)": (1002, [frame(0, b"x", fin=False)]),
+    "an unfinished continuation of nothing (5.10)": (1002, [frame(0, b"x", fin=False)]),
     "a continuation after the end (5.15)": (1002, [frame(1, b"x"), frame(0, b"x", fin=False)]),
     "a message within a message (5.18)": (1002, [frame(1, b"x", fin=False), frame(1, b"y")]),
     "a frame without a mask": (1002, [frame(2, b"x", masked=False)]),

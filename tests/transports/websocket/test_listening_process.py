@@ -1,4 +1,4 @@
-"""Where a process serves WebSocket: on the port of HTTP, also at an address of its own, or at that alone."""
+"""A process serves WebSocket on the HTTP port, on that and an address of its own, or only on that address."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answers(address: str) -> bool:
 
 
 def has_channel(address: str) -> bool:
-    """For browsers."""
+    """Returns True if the address serves browsers."""
     with connect(f"ws://{address}/ws", compression=None, proxy=None) as link:
         link.send('{"id":1,"cmd":"ping"}')
         return link.recv() == '{"id":1,"ok":"pong"}'

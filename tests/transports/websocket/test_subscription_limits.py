@@ -68,7 +68,7 @@ async def test_a_subscriber_that_stops_reading_is_closed_without_affecting_other
             await browser.ask("grant", sub=sub, credit=10)
             most = max(most, stalled._transport.get_write_buffer_size())  # type: ignore[attr-defined]
         assert most < 2_000_000
-        while len(world.websockets._channels) > 1:  # noqa: ASYNC110 -- it hears of it a turn later
+        while len(world.websockets._channels) > 1:  # noqa: ASYNC110 -- it is notified an iteration later
             await asyncio.sleep(0)
         assert await browser.is_quiet()
 

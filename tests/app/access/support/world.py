@@ -38,7 +38,7 @@ LIMITS = Limits(
     patience_s=8.0,
     forgiven_after_s=100.0,
 )
-"""So low that a test can reach each of them."""
+"""Limits that are so low that a test can reach each of them."""
 
 
 class Person:
@@ -136,7 +136,7 @@ async def gateway_on(
     tokens_max: int = 100,
     users_max: int = 2**32 - 1,
 ) -> Gateway:
-    """With cheap password hashes, and without waits at logins. The caller has to close its users."""
+    """Opens users with cheap password hashes, and without waits at logins. The caller has to close them."""
     users = await Users.open(
         store,
         environment,

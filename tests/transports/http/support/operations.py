@@ -82,7 +82,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "log_out": (ANY_USER, 204, "/users/logout", None),
     "end_own_sessions": (ANY_USER, 204, "/users/me/sessions", None),
 }
-"""By operation: the permission, the status with it, and the request; in an order in which each can be executed once."""
+"""For each operation the permission, the status with it, and the request, in an order in which all can be executed."""
 
 METHODS = {operation.name: operation.method for operation in routes.OPERATIONS}
 ENDINGS = ("log_out", "end_own_sessions")

@@ -1,4 +1,4 @@
-"""What schemathesis cannot know from the document. Its command line loads this in a process of its own.
+"""Teaches schemathesis what the document does not contain. Its command line loads this in a process of its own.
 
 After every change, root creates again what was deleted, renamed or made unusable, so that every operation finds
 something. The account of schemathesis itself is protected. The responses of each operation are counted.

@@ -1,6 +1,6 @@
 """Frames that crossed a socket between the 0.9.0 wheel and a test server, by the numbers that the protocol page has.
 
-Of a header only the bytes that are not 0, each run behind its position; `(0*n)` in a body is n times 0.
+Headers are given as their runs of nonzero bytes, each after its position; `(0*n)` in a body stands for n zeros.
 """
 
 from __future__ import annotations

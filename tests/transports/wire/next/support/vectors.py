@@ -1,7 +1,7 @@
 """Frames that crossed a socket between clients of 0.12.2 (the CLI 0.14.1-edge.7, crate `iggy` 0.11.1-edge.9; N28: the
 wheel 0.9.1.dev5, 0.12.0) and a test server, by the numbers that the protocol page has. R is the reply.
 
-Of a header only the bytes that are not 0, each run behind its position; `(0*n)` in a body is n times 0.
+Headers are given as their runs of nonzero bytes, each after its position; `(0*n)` in a body stands for n zeros.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ BODIES: dict[str, str] = {
     "N22R": "0000000001000000efbc99b49f6006000103626f62000000000000000000000000",
     "N22": "03626f620673656372657401010b0000000000000000000000010100",
 }
-"""Where only the body was written down."""
+"""Vectors of which only the body was recorded."""
 
 
 def octets(name: str) -> bytes:
