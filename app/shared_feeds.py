@@ -2,7 +2,7 @@
 
 Tails and subscriptions are the readers. A reader has a cursor, the next offset of each partition that it follows, and
 asks for the next piece until it has read everything. Then it follows: it is handed the pieces that arrive, with one
-call each and without a task to wake. A round begins when something was appended, and makes one piece for all followers.
+call each and without a task to wake. A round begins when messages arrive, and makes one piece for all followers.
 Rounds are spaced a few times as far apart as handing a piece to all readers takes, so that many readers cost a share of
 the event loop and not all of it; a single reader has no pause.
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share as commands: their options, the loop over the selected measures, and the output of
+"""Code that the benchmark commands share: their options, the loop over the selected measures, and the output of
 figures."""
 
 from __future__ import annotations

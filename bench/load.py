@@ -1,4 +1,4 @@
-"""What the load generators share: the jobs, their outcomes, and the loop that runs one job after the other.
+"""Code that the load generators share: the jobs, their outcomes, and the loop that runs one job after the other.
 
 A load generator is a process of its own: it reads a job from each line of its input and prints the outcome. Requests
 are encoded before the clock starts, because on a machine with two cores the load must not be what is measured.

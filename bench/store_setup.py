@@ -1,4 +1,4 @@
-"""What the measures of the store work with: batches as producers send them, and a store of its own with one topic."""
+"""Provides what the store's benchmarks need: batches as producers send them, and a separate store with one topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the PostgreSQL source and sink share: connections, identifiers, retries, and the mapping of types."""
+"""Code that the PostgreSQL source and sink share: connections, identifiers, retries, and the mapping of types."""
 
 from __future__ import annotations
 

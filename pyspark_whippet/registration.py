@@ -1,4 +1,4 @@
-"""How a Spark session learns of the data source, and what the driver does when it came as a zip.
+"""Registers the data source with a Spark session, and prepares the driver when the data source came as a zip.
 
 Spark 4 plans a stream with the files of a job named `streaming_job`, and looks for a zip from `--py-files` or
 `addPyFile` in that job's folder, where nobody has put it. Streams alone would then fail with "No module named

@@ -1,4 +1,4 @@
-"""How tests are distributed to processes, how `async def` tests are run, and where bytecode is kept.
+"""Distributes tests to processes, runs `async def` tests, and selects where bytecode is kept.
 
 A file stays together, because its tests share servers. So do files whose tests share one Java process, which takes a
 gigabyte and ten seconds. The slowest start first.

@@ -1,4 +1,4 @@
-"""`make test-often`: what fails now and then is counted, and nothing is left running."""
+"""`make test-often`: tests that sometimes fail are counted, and no process is left running."""
 
 from __future__ import annotations
 

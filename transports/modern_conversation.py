@@ -1,5 +1,5 @@
-"""The 0.9 binary protocol; see transports/conversation.py. It keeps the client's registration, and repeats the response
-to a request that is repeated.
+"""The 0.9 binary protocol; see transports/conversation.py. It keeps the client's registration, and sends the same
+response again when a request is repeated.
 """
 
 from __future__ import annotations

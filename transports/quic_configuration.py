@@ -1,4 +1,4 @@
-"""What all connections of a QUIC listener have in common: transport parameters, ALPN, and stateless resets.
+"""Settings that all connections of a QUIC listener share: transport parameters, ALPN, and stateless resets.
 
 aioquic insists on ALPN once it is given any protocol, but official clients offer none; `Handshake` serves both.
 """

@@ -1,4 +1,4 @@
-"""How fast QUIC sends: aioquic's congestion control and pacer, corrected for fast paths.
+"""The sending rate of QUIC: aioquic's congestion control and pacer, corrected for fast paths.
 
 aioquic's window grows whether or not it is used, and its pacer sends fewer datagrams at a time the faster a path is.
 The classes here override its internals; tests/transports/test_aioquic_internals.py fails when those change.

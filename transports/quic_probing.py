@@ -1,4 +1,4 @@
-"""The size of the datagrams of a QUIC connection: sends the probes that quic_path.py asks for, applies the results."""
+"""Finds the datagram size of a QUIC connection: sends the probes that quic_path.py requests, and applies results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Memory that coroutines reserve, waiting while there is none; and how much a poll may return.
+"""Lets coroutines reserve memory, waiting while there is none; and decides how much a poll may return.
 
-transports/admission decides. A response holds its memory until the client has taken it, so that clients which do not
-read cannot fill the memory. When memory is scarce polls return less; when there is hardly any, they wait.
+transports/admission has the policy. A response holds its memory until the client has read it, so that clients that do
+not read cannot fill the memory. When memory is scarce polls return less; when there is hardly any, they wait.
 """
 
 from __future__ import annotations

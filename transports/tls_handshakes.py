@@ -1,6 +1,6 @@
 """Accepts TLS clients: connections count from their first byte, and their handshakes have a deadline.
 
-The event loop's own server reports a connection only after its handshake. Until then nobody would count it, so silent
+The event loop's own server reports a connection only after its handshake. Until then it would not be counted, so silent
 clients could open any number of connections; and a TLS shutdown that is not answered would delay a stop.
 """
 

@@ -1,4 +1,4 @@
-"""Stored offsets of consumers and groups, and the rule which partitions a session may poll and commit.
+"""Stored offsets of consumers and groups, and the rules about which partitions a session may poll and commit.
 
 A consumer may read and commit everywhere; it is identified by its number, or by the hash of its name. Only members read
 and commit for a group, each in its own partitions. The poll handler calls `consumer_of` and `partition_to_poll`, reads,

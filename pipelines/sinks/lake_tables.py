@@ -1,4 +1,4 @@
-"""What the lake table sinks share: checks whether records fit an existing table, selects the rows of a batch that the
+"""Code of all lake table sinks: checks whether records fit an existing table, selects the rows of a batch that the
 table accepts, and turns errors of the table library into SinkErrors."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the gateway does without a request: retention, eviction of silent clients, expiry of tokens, reassignment."""
+"""The chores of the gateway: retention, eviction of silent clients, expiry of tokens, reassignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline reports while it runs, and how its failures are reported."""
+"""The reports of a running pipeline, and of its failures."""
 
 from __future__ import annotations
 

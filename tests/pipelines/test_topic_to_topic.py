@@ -1,4 +1,4 @@
-"""From topic to topic: no message is lost and none is written twice, whatever crashes in between."""
+"""Pipelines from topic to topic: no message is lost or written twice, whatever crashes in between."""
 
 from __future__ import annotations
 

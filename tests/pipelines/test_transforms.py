@@ -1,4 +1,4 @@
-"""What each transform makes of records, with a real Spark."""
+"""The result of each transform, with a real Spark."""
 
 from __future__ import annotations
 

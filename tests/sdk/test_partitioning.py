@@ -1,4 +1,4 @@
-"""Where messages go: in turn, to a partition, by a key; and what the server confirms."""
+"""The partition of messages: in turn, named, or chosen by a key; and what the server confirms."""
 
 from __future__ import annotations
 

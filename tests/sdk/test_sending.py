@@ -1,4 +1,4 @@
-"""What is sent arrives: whatever the payload, however large, in the partition that was named."""
+"""Sent messages arrive in the partition that was named, whatever their payload and however large it is."""
 
 from __future__ import annotations
 

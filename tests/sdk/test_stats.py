@@ -1,4 +1,4 @@
-"""Statistics: what is created is counted, what is deleted is not, and the server reports what it is."""
+"""Statistics: existing objects are counted and deleted ones are not, and the server reports its name and version."""
 
 from __future__ import annotations
 

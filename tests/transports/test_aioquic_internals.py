@@ -1,4 +1,4 @@
-"""The internals of aioquic that are used or overridden are those that the code was written for.
+"""The internals of aioquic that we use or override are those that our code was written for.
 
 A failure here after an upgrade names what has changed: read the new version, adapt what overrides it, and only then
 change what this test expects.

@@ -1,4 +1,4 @@
-"""How much the catalogue may hold: what exceeds a limit is refused on every transport, and what is there stays."""
+"""The limits of the catalogue: what exceeds one is refused on every transport, and what exists is kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Decides what may be received on every transport: which requests, how much at a time, and for how long.
 
-The parts know neither sockets nor tasks. A transport gives them bytes and the time, and does what they say: read, stop
-reading, execute a request, close a connection.
+The parts know nothing of sockets or tasks. A transport gives them bytes and the time, and does what they decide: read,
+stop reading, execute a request, close a connection.
 
     budget.py          how much memory each user may hold, and who is next when there is not enough
     budgets.py         the budgets of a server, and whose account a client's requests are counted in

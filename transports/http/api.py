@@ -1,4 +1,4 @@
-"""What all requests of an application share: the gateway, the tokens, the limits and the memory budgets."""
+"""State that all requests of an application share: the gateway, the tokens, the limits and the memory budgets."""
 
 from __future__ import annotations
 

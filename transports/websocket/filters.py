@@ -1,4 +1,4 @@
-"""What subscribers of a topic receive, encoded once for all of them, whatever their filters are.
+"""Encodes the messages for a topic's subscribers, once for all of them, whatever their filters are.
 
 1. A piece of a topic is read, decoded and encoded as JSON once. If any subscriber filters, an index maps each user
    header's key, and each key with its value, to the messages that have it. So another filter costs a lookup and a copy

@@ -1,6 +1,6 @@
 """What all subscriptions of the channel have in common: a number, credit, a task, and an end.
 
-A subscription pushes as much as it has credit for, then waits for more, and reports what it has skipped. It ends
+A subscription pushes as much as its credit allows, then waits for more, and reports what it has skipped. It ends
 silently if the client unsubscribes. If it cannot continue, its last message has the reason and where it stopped.
 """
 

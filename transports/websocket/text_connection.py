@@ -1,8 +1,8 @@
 """WebSocket connections for the channel of browsers: whole text messages in, whole text messages out.
 
 transports/admission decides what a client may send. A task answers the messages one after the other, and exists only
-while there are any. Writers wait until there is room, so that a connection never buffers more than that and one
-message. A client that does not take what it is sent is closed, without affecting others.
+while there are any. Writers wait until there is room, so that a connection never buffers more than that plus one
+message. A client that does not read what it is sent is closed, without affecting others.
 """
 
 from __future__ import annotations

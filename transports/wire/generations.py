@@ -1,7 +1,7 @@
 """The supported versions of the binary protocol, and the tables of each. The classic protocol has no versions.
 
-A client names its version when it logs in, and is served with the same tables from then on. To support another version
-is to add a row: see "Adding a generation of the binary protocol" in ARCHITECTURE.md.
+A client names its version when it logs in, and is served with the same tables from then on. To support another
+version, add a row: see "Adding a generation of the binary protocol" in ARCHITECTURE.md.
 """
 
 from __future__ import annotations

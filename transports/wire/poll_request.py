@@ -1,4 +1,4 @@
-"""The body of a poll, whose beginning a consumer repeats again and again.
+"""The body of a poll, whose first part is the same in all polls of a consumer.
 
 consumer | stream | topic | partition || strategy u8, value u64 | count u32 | auto-commit u8
 

@@ -1,4 +1,4 @@
-"""Access tokens: whom they authenticate, until when, and every kind of forgery that authenticates nobody."""
+"""Access tokens: whom they authenticate, how long they are valid, and all kinds of forgeries, which are refused."""
 
 from __future__ import annotations
 

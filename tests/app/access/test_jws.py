@@ -1,4 +1,4 @@
-"""Parsing of signed tokens: what is no token, which keys are used, and the limits of both."""
+"""Parsing of signed tokens: invalid tokens, the selection of keys, and the limits of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Login and logout: who gets in, how others are refused, and that guessing is futile."""
+"""Login and logout: who is admitted, how others are refused, and why guessing is futile."""
 
 from __future__ import annotations
 

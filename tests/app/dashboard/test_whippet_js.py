@@ -1,4 +1,4 @@
-"""whippet.js in a real browser, with a real server: commands, subscriptions, and what it does when the server goes."""
+"""whippet.js in a real browser, on a real server: commands, subscriptions, and its reaction to a server that stops."""
 
 from __future__ import annotations
 

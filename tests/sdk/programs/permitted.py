@@ -1,4 +1,4 @@
-"""What a user may do: one user for each set of permissions in the task tries everything."""
+"""Tries everything as several users, one for each set of permissions in the task."""
 
 from typing import Any
 

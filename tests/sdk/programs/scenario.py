@@ -1,4 +1,4 @@
-"""How every program in this folder starts and ends: a task in the first argument, findings as lines of JSON."""
+"""Starts and ends every program in this folder: a task in the first argument, findings as lines of JSON."""
 
 import asyncio
 import datetime
@@ -14,10 +14,10 @@ from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient,
 from versions import MODERN, poll
 
 Task = dict[str, Any]
-"""As the test wrote it; its content is an agreement between the test and the program."""
+"""The task as the test wrote it; its content is an agreement between the test and the program."""
 SECONDS_MAX = 40
 PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
-"""For a client that waits while the server restarts, and reconnects at once."""
+"""The options of a client that waits while the server restarts, and reconnects at once."""
 ATTENTIVE = "&heartbeat_interval=100ms" if MODERN else ""
 """For members of a group: members of 0.9 ask at their heartbeats which partitions are theirs now."""
 GIVE_UP_SECONDS = 2

@@ -1,4 +1,4 @@
-"""What a user of the SDK reads when something is refused: the name of the error or, since 0.9, a sentence.
+"""The text that SDK users read when something is refused: the name of the error or, since 0.9, a sentence.
 
 Only the number of an error is sent; the details in a sentence are empty or 0.
 """

@@ -1,4 +1,4 @@
-"""What a store has promised: every message, stored offset and document, and the states in which they may be found.
+"""The promises of a store: every message, stored offset and document, and the states in which they may be found.
 
 The scenario reports what it is about to do (`begin ...`) and what was acknowledged. Whatever was begun and not
 acknowledged may be found done or not done. `check` compares a reopened store with that.

@@ -1,4 +1,4 @@
-"""Whether a client takes what it is sent, checked at intervals while there are always bytes in flight."""
+"""Clients that do not read are detected, although there are bytes in flight at every check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Browsers over HTTP/3 that mean well, mostly, and whose frames, fields and streams are not what they should be."""
+"""Browsers over HTTP/3 that are mostly well-behaved, but whose frames, fields and streams are often invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = over_channel.weights(COMMANDS)
 Fields = list[tuple[bytes, bytes]]
 DATA, HEADERS = 0, 1
 KINDS = (DATA, HEADERS, 3, 4, 5, 7, 13, 0x21, 0x41, 2, 6, 8, 9, 1 << 30)
-"""Of frames."""
+"""Types of frames."""
 STREAMS = (0, 1, 2, 3, 0x21, 0x54, 1 << 30)
 """Kinds of unidirectional streams."""
 ODD: Fields = [

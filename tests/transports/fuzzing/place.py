@@ -1,4 +1,4 @@
-"""The server under test, and what a client of the fuzz is."""
+"""The server under test, and the interface of fuzzing clients."""
 
 from __future__ import annotations
 

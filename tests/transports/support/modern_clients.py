@@ -1,4 +1,4 @@
-"""What tests of 0.9 clients share: users, groups, and a log that has to stay empty."""
+"""Helpers for tests of 0.9 clients: users, groups, and a log that has to stay empty."""
 
 from __future__ import annotations
 

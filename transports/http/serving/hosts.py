@@ -1,8 +1,8 @@
 """The host names under which requests are accepted: `http.allowed_hosts`, or a default that follows from the address.
 
 A web page may let its own name resolve to this server (DNS rebinding); a browser then treats the server as part of the
-page. The Host header gives it away, in requests and in WebSocket handshakes. Such pages attack servers on loopback
-addresses, which have no other names than those of the machine itself.
+page. The Host header, in requests and in WebSocket handshakes, reveals this. Such pages attack servers on loopback
+addresses, which have no names other than those of the machine itself.
 """
 
 from __future__ import annotations

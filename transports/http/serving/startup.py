@@ -1,6 +1,6 @@
 """Serves HTTP until the store is open: the two health checks, and 503 for everything else.
 
-So a client can ask a server that has much to recover how far it has come.
+So clients can follow the progress of a server that has much to recover.
 """
 
 from __future__ import annotations

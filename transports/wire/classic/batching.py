@@ -1,6 +1,6 @@
 """Turns classic messages into batches: checked messages in, batches that `whippet.storage.batch.check` accepts out.
 
-What is learned about a batch on the way is passed on with it, so that the log need not find it out again.
+What is learned about a batch on the way is passed on with it, so that the log need not determine it again.
 
 Usually the result is one batch. The frames of a batch hold their origin times as deltas of 32 bits, some 71 minutes;
 messages further apart are put into several batches in the same order, so that every origin time is kept exactly.

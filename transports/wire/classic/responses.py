@@ -1,7 +1,7 @@
 """Responses as bytes: for every command code whose success has a payload, its layout.
 
-The server encodes, our own client decodes. A response of None is an empty payload: the command returns nothing, or has
-not found what was asked for.
+The server encodes, our own client decodes. A response of None is an empty payload: the command returns nothing, or
+what was requested does not exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers with a topic to tail, and what tests of tails share."""
+"""Servers with a topic to tail, and helpers for tests of tails."""
 
 from __future__ import annotations
 

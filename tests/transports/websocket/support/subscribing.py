@@ -1,4 +1,4 @@
-"""What tests of subscriptions share."""
+"""Helpers for tests of subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoded send knows of its batches is what checking them would return: the log does not check them again."""
+"""What a decoded send knows of its batches equals what checking them would return: the log does not check again."""
 
 from __future__ import annotations
 

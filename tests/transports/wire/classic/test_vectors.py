@@ -1,4 +1,4 @@
-"""What real clients sent is decoded, and what they accepted is what is encoded: byte for byte."""
+"""Bytes that real clients sent are decoded, and responses are encoded as clients accepted them, byte for byte."""
 
 from __future__ import annotations
 

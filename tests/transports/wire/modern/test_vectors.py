@@ -1,4 +1,4 @@
-"""What the 0.9 wheel sent is decoded, and what it accepted is what is encoded: byte for byte."""
+"""Bytes that the 0.9 wheel sent are decoded, and responses are encoded as it accepted them, byte for byte."""
 
 from __future__ import annotations
 

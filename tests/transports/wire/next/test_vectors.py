@@ -1,4 +1,4 @@
-"""What 0.12 clients sent is decoded, and what they accepted is what is encoded: byte for byte."""
+"""Bytes that 0.12 clients sent are decoded, and responses are encoded as they accepted them, byte for byte."""
 
 from __future__ import annotations
 
