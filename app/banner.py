@@ -41,7 +41,7 @@ def show(
     *,
     has_dashboard: bool = False,
 ) -> None:
-    """Prints the banner on stdout, or on stderr if stdout is closed: the password must reach somebody."""
+    """Prints the banner on stdout, or on stderr if stdout is closed: the password must not be lost."""
     lines = text(addresses, options, root, root_password, password, has_dashboard=has_dashboard)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -82,7 +82,7 @@ class _Loader:
         self._recreate = recreate
         self._problems: list[str] = []
         self._recreated: set[str] = set()
-        """Documents that were missing. Where names collide, theirs give way to the names that somebody chose."""
+        """Documents that were missing. Where names collide, theirs give way to chosen names."""
         users, tokens = self._documents(USERS_FOLDER), self._documents(TOKENS_FOLDER)
         self.loaded = LoadedCatalog({}, users, tokens, self._problems, {})
 

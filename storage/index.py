@@ -60,7 +60,7 @@ class Index:
         return self.base_offset(i) + self.count(i)
 
     def holding(self, offset: int) -> int:
-        """The first batch that ends after an offset: the one that holds it, or the next after a gap; len() if none."""
+        """Returns the first batch that ends after an offset: its own, or the next after a gap; len() if none does."""
         i = bisect_right(range(len(self)), offset, key=self.base_offset)
         return i - 1 if i and offset < self.next_offset(i - 1) else i
 

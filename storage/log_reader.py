@@ -259,7 +259,7 @@ def last_to_read(index: Index, first: int, offset: int, count: int, room: int, e
 def cut_to_request(
     index: Index, content: memoryview, first: int, last: int, offset: int, count: int, room: int, at_least_one: bool
 ) -> tuple[Fetched, int]:
-    """Cuts the bytes of the batches first .. last-1 to what was requested. Whole batches in a row stay one buffer."""
+    """Trims the bytes of the batches first .. last-1 to the request. Whole batches in a row stay one buffer."""
     buffers: list[batches.Readable] = []
     messages = used = 0
     origin = index.position(first)

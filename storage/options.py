@@ -83,7 +83,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The largest batch that the event loop writes itself if the shard has nothing to do for the partition; 0: shards
     write everything."""
     read_bytes_max: int = 128 * MIB
-    """The most that one read returns. One message is always returned, whatever its size."""
+    """The most bytes that one read returns. One message is always returned, whatever its size."""
     open_files_max: int = 4096
     """How many segment files the store keeps open, over all shards."""
     consumer_offsets_max: int = 4096

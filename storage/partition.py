@@ -164,7 +164,7 @@ class Partition:
 
     @property
     def purges(self) -> int:
-        """How often everything was deleted, so that what was decided before a purge is not done after it."""
+        """How often everything was deleted, so that a decision from before a purge is not executed after it."""
         return self._pipeline.log.purges
 
     @property

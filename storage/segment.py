@@ -8,7 +8,7 @@ from whippet.storage.index import Index
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes that are not what was written, or lost messages. Damage is reported, and everything readable is served."""
+    """Bytes that differ from those written, or lost messages. Damage is reported, and everything readable is served."""
 
     file: str
     position: int

@@ -189,7 +189,7 @@ class Engine(ProbingConnection):
             return size
         written = super()._write_stream_frame(builder, space, stream, max_offset)
         if not (sender._pending_eof or len(sender._pending)):
-            # aioquic would notice that only when it is asked for more.
+            # aioquic would notice that only when more is requested.
             sender.buffer_is_empty = True
         return written
 

@@ -144,7 +144,7 @@ class _Reader(ABC):
     # ----------------------------------------------------------------------------------------------------- committing
 
     def _mark_processed(self) -> None:
-        """Counts what was returned as processed."""
+        """Counts the returned messages as processed."""
         message, self._returned = self._returned, None
         if message is not None:
             self._record_processed(message.partition_id, message.offset, 1)

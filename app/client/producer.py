@@ -3,7 +3,7 @@
 1. `send` adds a message to the open batch of its destination. It waits only while the buffers are full.
 2. A batch is closed when it has `batch_messages` or `batch_bytes`, when it was open for `linger_ms`, or by `flush`.
    Closed batches are sent in the order in which they were closed, at most `in_flight` of them without a response.
-3. `send` returns the delivery of the whole batch, which all its messages share. Failures that nobody awaits are passed
+3. `send` returns the delivery of the whole batch, which all its messages share. A failure that is not awaited is passed
    to `on_failure`, or, without one, raised by the next `flush` or `close`.
 
 A refused batch is not sent again, and later ones, already on their way, may have been accepted: `in_flight=1` keeps the

@@ -381,8 +381,8 @@ class TopicDefaults:
         return tuple(explicit), tuple(derived)
 
     def _left_out(self, key: str, chosen: TopicOptions) -> bool:
-        """Whether a topic is described without an option that nobody chose for it. Clients of Iggy 0.9.0 choose a
-        `durability` for every topic and know no `enforce_fsync`."""
+        """Returns True if a topic is described without an option that was not chosen for it. Clients of Iggy 0.9.0
+        choose a `durability` for every topic and do not know `enforce_fsync`."""
         if key == "enforce_fsync":
             return chosen.durability is not None
         return key in NEWER or (key in WHIPPET_ONLY and not self._deduplicates(chosen))

@@ -4,7 +4,7 @@
 2. A complete request is copied out of the read buffer. An incomplete one gets a buffer of its own, into which the rest
    can be read directly. It reserves memory as its bytes arrive, each time as much as it has already.
 3. A request that is too large, or that needs a login first, is skipped; its response is decided already.
-4. Requests wait in `queue` until the transport executes them. When there are `QUEUE_MAX`, the rest of what was read is
+4. Requests wait in `queue` until the transport executes them. When there are `QUEUE_MAX`, the rest of the bytes is
    kept unparsed.
 5. A client must not be read from (`can_read` is False) while it waits for memory, while its queue is full, and while
    there are unparsed bytes.

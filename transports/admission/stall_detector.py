@@ -23,7 +23,7 @@ class StallDetector:
         self._delivered = self._due = 0
 
     def reset(self) -> None:
-        """The client has taken something, however slowly: what is pending now is not what was pending before."""
+        """The client has read something, however slowly: other bytes are pending now than before."""
         self._since = 0.0
 
     def has_stalled(

@@ -77,7 +77,7 @@ class Assignment(msgspec.Struct, frozen=True):
     generation: int
     partitions: list[int]
     finishing: list[int]
-    """Partitions that move to another member as soon as what was polled of them is committed."""
+    """Partitions that move to another member as soon as everything polled from them is committed."""
 
 
 async def get_session(call: Call) -> system.ClientDetails:

@@ -90,7 +90,7 @@ class Subscription:
     # ------------------------------------------------------------------------------------------------- the end
 
     def end(self, code: str | None, reason: str) -> None:
-        """Ends the subscription; without a code the client has asked for that."""
+        """Ends the subscription; without a code, the client has requested it."""
         if self._task is None:
             return
         self.cancel()

@@ -188,7 +188,7 @@ async def get_cluster_metadata(call: Call) -> ClusterMetadata:
 
 
 def _node(call: Call, node: responses.ClusterNode) -> Node:
-    """Replaces the address of a node that listens on all interfaces by the one that the client used."""
+    """Replaces the address of a node that listens on all interfaces with the one that the client used."""
     ip = call.scope["server"][0] if node.ip in ANYWHERE else node.ip
     ports = Endpoints(node.tcp_port, node.quic_port, node.http_port, node.websocket_port)
     return Node(node.name, ip, ports, ROLES[node.role], STATUSES[node.status])

@@ -175,7 +175,7 @@ class Protocol(HttpToolsProtocol):
             super().connection_lost(exc)
 
     def close_gracefully(self) -> None:
-        """Sends what was written, and discards what the client still sends, for a while."""
+        """Sends what was written, and for a while discards what the client still sends."""
         if self.phase not in (Phase.BODY, Phase.DRAINING):
             self._transport.close()
             return

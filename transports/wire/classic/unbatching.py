@@ -1,8 +1,8 @@
 """Turns batches into classic messages: the result of a poll in, buffers to send out.
 
-Each message gets its own offset, times and checksum, so all of it has to be written again; only the bodies of long
-messages are sent from the batch itself, between new headers. The input are batches and slices of them, back to back
-over several buffers; the header of a slice may be in a buffer before the one with its frames.
+Each message gets its own offset, times and checksum, so all of it has to be encoded again; only the bodies of long
+messages are sent from the batch itself, between new headers. The input consists of batches and slices of them, back to
+back over several buffers; the header of a slice may be in a buffer before the one with its frames.
 """
 
 from __future__ import annotations

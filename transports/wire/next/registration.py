@@ -4,7 +4,7 @@
     binding       version u32 | name of the SDK | version of the SDK
                   | client 16 bytes | session u64 | watermark u64 | secret 32 bytes
 
-The client chooses the secret for one session. A client that knows it is the one that has registered, and needs no
+The client chooses the secret for one session. A client that knows it must be the one that registered, and needs no
 password. The watermark is the newest change of the catalogue that the client has seen; a single server has them all.
 """
 
