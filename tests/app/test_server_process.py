@@ -229,7 +229,7 @@ def test_an_unexpected_error_is_logged_once_with_its_traceback(start: Start) -> 
     assert gateway.err.count("RuntimeError: nobody thought of this") == 1
 
 
-def test_a_defect_in_a_handler_is_logged_once_and_the_server_goes_on(start: Start) -> None:
+def test_a_defect_in_a_handler_is_logged_once_and_the_server_continues(start: Start) -> None:
     gateway = start(BROKEN_ROUTE)
     assert gateway.get("/broken").status_code == 500
     assert gateway.ping() == "pong"

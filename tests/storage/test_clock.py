@@ -99,7 +99,7 @@ async def test_retention_of_an_idle_topic_continues_once_the_clock_is_right(
         assert partition.first_offset == 3
 
 
-async def test_messages_that_came_while_the_clock_was_behind_do_not_expire_early(tmp_path: Path) -> None:
+async def test_messages_that_arrived_while_the_clock_was_behind_do_not_expire_early(tmp_path: Path) -> None:
     clock = Clock(NOON - YEARS)
     async with opened(tmp_path, clock=clock, segment_bytes=1000) as store:  # made long ago
         (partition,) = await with_topic(store)

@@ -163,7 +163,7 @@ def test_a_released_tail_no_longer_counts() -> None:
     assert budget.used == 0
 
 
-async def test_everyone_who_waits_for_a_full_budget_wakes_once_it_has_room() -> None:
+async def test_every_waiter_for_a_full_budget_wakes_once_it_has_room() -> None:
     budget = UnflushedBudget(100)
     budget.used = 150
     asked = []

@@ -54,7 +54,7 @@ def test_the_search_restarts_on_another_path_or_when_nothing_gets_through() -> N
     assert (probe.carried, probe.next_size) == (1_400, LARGEST)
 
 
-def test_a_probe_of_another_path_says_nothing_about_this_one() -> None:
+def test_a_probe_of_another_path_proves_nothing_about_this_one() -> None:
     probe = PathProbe(DATAGRAM_BYTES_MIN, LARGEST)
     probe.begin()
     probe.on_sent()

@@ -382,7 +382,7 @@ async def test_connections_above_the_limit_are_closed_at_once_and_the_others_con
 
 
 @pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1\r\n", b"POST /streams HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n"])
-async def test_an_http_client_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
+async def test_an_http_client_on_this_port_learns_the_http_port(tmp_path: Path, request_line: bytes) -> None:
     async with served(tmp_path) as world:
         world.listener.gateway.addresses.http = 4711
         client = await world.stranger()

@@ -88,7 +88,7 @@ async def test_an_unwritable_folder_is_reported_and_does_no_harm(
     assert caplog.text.count("known_logins.json ") == 2
 
 
-async def test_after_a_restart_a_bad_client_locks_out_no_good_one_behind_its_address(
+async def test_after_a_restart_a_bad_client_does_not_lock_out_good_ones_at_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uses the real limits and hashes, on a gateway that is opened as the server opens it."""

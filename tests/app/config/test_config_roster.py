@@ -52,7 +52,7 @@ def test_a_port_missing_in_the_roster_is_that_of_the_listener(start: Any) -> Non
     assert config.websocket.address is None
 
 
-def test_clients_are_told_the_advertised_address(start: Any) -> None:
+def test_clients_receive_the_advertised_address(start: Any) -> None:
     node = '{ name = "a", ip = "10.0.0.1", advertised_address = "a.example", replica_id = 0 }'
     config = start(f"[cluster]\nenabled = true\nnodes = [{node}]").config
     assert config.cluster.node.current.ip == "a.example"

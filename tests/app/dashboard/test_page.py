@@ -291,7 +291,7 @@ def test_a_burst_ends_with_its_newest_message_and_the_number_skipped(page: Page,
     expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages skipped")
 
 
-def test_the_tail_starts_where_it_is_told_and_follows_one_partition(page: Page, server: Server) -> None:
+def test_the_tail_starts_where_requested_and_follows_one_partition(page: Page, server: Server) -> None:
     server.make("beginnings", "t", partitions=2)
     for number in range(30):
         server.send("beginnings", "t", f"number {number}")

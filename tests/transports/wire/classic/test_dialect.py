@@ -103,7 +103,7 @@ def test_the_configured_size_overrides_everything() -> None:
     assert dialect.header_size == 56
 
 
-def test_a_token_says_nothing_of_the_client() -> None:
+def test_a_token_reveals_nothing_about_the_client() -> None:
     dialect = Dialect(NOW)
     dialect.on_request(requests.LoginWithPersonalAccessToken("token"), NOW)
     assert dialect.header_size == 64

@@ -66,7 +66,7 @@ def test_only_requests_are_read(kind: int) -> None:
 
 
 @given(bytes_=st.binary(min_size=256, max_size=256), status=st.integers(0, 2**32 - 1))
-def test_a_reply_repeats_what_the_request_says_of_itself_and_nothing_else(bytes_: bytes, status: int) -> None:
+def test_a_reply_repeats_the_fields_that_identify_the_request_and_no_others(bytes_: bytes, status: int) -> None:
     asked = frames.request_of(bytes_)
     large = memoryview(bytearray(100))
     sent = frames.reply(asked, 7, [b"abcd", large], status)

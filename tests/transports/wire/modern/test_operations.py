@@ -49,7 +49,7 @@ def test_every_operation_stands_for_its_command() -> None:
 
 
 @pytest.mark.parametrize(("operation", "code"), COMMANDS.items())
-def test_a_command_is_asked_for_by_its_operation(operation: int, code: int) -> None:
+def test_a_command_is_requested_by_its_operation(operation: int, code: int) -> None:
     assert operations.OF_CODE[code] == operation
 
 
