@@ -47,6 +47,8 @@ Result = TypeVar("Result")
 SLOW_SECONDS = 0.001
 """A write on the event loop that takes longer than this is slow."""
 REST_SECONDS = 1.0
+CROWDED_SECONDS = 0.01
+"""For so long the shard writes everything after several clients have sent in one turn of the loop."""
 
 HAND_OVER_BYTES = 256 << 10
 """From this size on, collected batches go to the shard at once: it writes while the loop checks the next batch."""
@@ -94,6 +96,7 @@ class WritePipeline:
         "_waiting_written",
         "_write_items",
         "_write_items_reported",
+        "_writer_of_turn",
         "appended",
         "calls_at_shard",
         "failed",
@@ -140,8 +143,10 @@ class WritePipeline:
         self._state: LogState | None = log.state
         """The log's files as of the last report; None after an append on the event loop."""
         self._write_items = self._write_items_reported = 0
+        self._writer_of_turn: object | None = None
+        """The task that has written on the event loop in this turn."""
         self._rests_until = 0.0
-        """Until then the shard writes everything, because the disk was slow."""
+        """Until then the shard writes everything: the disk was slow, or several clients send at once."""
         # Entries not yet handed over, and entries handed over but not yet reported as written.
         self._gathered: list[Entry] = []
         self._gathered_bytes = 0
@@ -213,8 +218,13 @@ class WritePipeline:
 
     def _write_on_loop(self, entry: Entry, size: int) -> bool:
         """Writes a small batch on the event loop if nothing else of this partition is in progress. A hop to the shard's
-        thread and back takes longer than handing a few bytes to the operating system. After a write that was slow, the
-        shard writes everything for a while."""
+        thread and back takes longer than handing a few bytes to the operating system. But batches that several clients
+        send in one turn of the loop are better written together, by the shard. It writes everything for a while when
+        that happens, and after a write on the loop that was slow."""
+        writer = asyncio.current_task(self._shared.loop) or self
+        if self._writer_of_turn not in (None, writer):
+            self._rests_until = max(self._rests_until, perf_counter() + CROWDED_SECONDS)
+            return False
         if (
             size > self._shared.options.loop_append_bytes_max
             or self._gathered
@@ -229,6 +239,9 @@ class WritePipeline:
         if perf_counter() - began > SLOW_SECONDS:
             self._rests_until = began + REST_SECONDS
             self._shard.slow_loop_writes += 1
+        if self._writer_of_turn is None:
+            self._writer_of_turn = writer
+            self._shared.loop.call_soon(self._end_turn)
         self._shard.loop_writes += 1
         self._state = None
         self.appended = self.written = self.readable = entry.next_offset
@@ -237,6 +250,9 @@ class WritePipeline:
         if self._readers:
             self._readers.advance(self.reached)
         return True
+
+    def _end_turn(self) -> None:
+        self._writer_of_turn = None
 
     def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
         """Reads a few messages on the event loop. None if the shard has to read them."""

@@ -22,7 +22,7 @@ from whippet.storage.handles import Handles
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 from whippet.storage.producers import Producer
-from whippet.storage.write_pipeline import REST_SECONDS, SLOW_SECONDS, WritePipeline
+from whippet.storage.write_pipeline import CROWDED_SECONDS, REST_SECONDS, SLOW_SECONDS, WritePipeline
 
 LOG = "streams/0/topics/0/partitions/0/00000000000000000000.log"
 
@@ -337,3 +337,24 @@ async def test_while_records_of_numbered_sends_are_in_doubt_the_shard_writes_and
         assert (written_by_loop(partition), records.in_doubt) == (1, False)
         await partition.append(texts("d"))
         assert written_by_loop(partition) == 2
+
+
+async def test_what_several_clients_send_in_one_turn_is_written_together_and_so_is_what_follows_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(write_pipeline, "perf_counter", lambda: now)
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("first"))
+        before = written_by_shard(partition)
+        await asyncio.gather(*(partition.append(texts(name)) for name in "abcd"))
+        assert (written_by_loop(partition), written_by_shard(partition)) == (1, before + 1)
+        now = 0.9 * CROWDED_SECONDS
+        await partition.append(texts("soon"))
+        assert written_by_loop(partition) == 1
+        now = CROWDED_SECONDS
+        for count in range(2, 5):
+            # One client alone may send as much as it likes in a turn.
+            await partition.append(texts("later"))
+            assert written_by_loop(partition) == count
+        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d soon later later later".split()]
