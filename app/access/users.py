@@ -59,7 +59,7 @@ class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RootPassword(enum.Enum):
-    """Where the root user's password comes from."""
+    """The source of the root user's password."""
 
     EARLIER_START = enum.auto()
     ENVIRONMENT = enum.auto()

@@ -17,7 +17,7 @@ SIGINT_EXIT = 130
 
 class Subcommand(NamedTuple):
     words: tuple[str, ...]
-    """What is typed after `whippet`."""
+    """A subcommand, as typed after `whippet`."""
     module: str
     """Has `add_arguments(parser)` and `run(arguments) -> exit code`."""
     summary: str

@@ -19,7 +19,7 @@ class Disconnected(CommandError):
 class Connection(Protocol):
     @property
     def is_open(self) -> bool:
-        """Whether a request can be sent."""
+        """True while a request can be sent."""
 
     @property
     def transport(self) -> str:

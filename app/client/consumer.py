@@ -48,7 +48,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Reader(ABC):
-    """What both kinds of consumers share; they differ in how they poll."""
+    """The base of both kinds of consumers, which differ in how they poll."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ FLAGS: Mapping[OptionScope, Mapping[str, OptionFlags]] = {
     OptionScope.STREAM: {NAME: OptionFlags.UPDATABLE},
     OptionScope.USER: {USERNAME: OptionFlags.UPDATABLE, STATUS: OptionFlags.UPDATABLE},
 }
-"""What can be done with each option of an existing topic, stream or user."""
+"""The changes that each option of an existing topic, stream or user allows."""
 COLUMNS: Mapping[OptionScope, tuple[OptionDescription, ...]] = {
     OptionScope.TOPIC: (OptionDescription(NAME, ValueKind.STRING, b"", "Name of the topic.", OptionFlags.UPDATABLE),),
     OptionScope.STREAM: (OptionDescription(NAME, ValueKind.STRING, b"", "Name of the stream.", OptionFlags.UPDATABLE),),

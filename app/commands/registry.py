@@ -49,7 +49,7 @@ Right = Callable[[Permissions, int, int], bool]
 
 
 class Absent(enum.Enum):
-    """What happens when the stream or topic that a request names does not exist."""
+    """The response to a request that names a stream or topic which does not exist."""
 
     REFUSED = enum.auto()
     EMPTY = enum.auto()
@@ -273,7 +273,7 @@ async def _execute_change(gateway: Gateway, session: Session, command: Command, 
 
 
 def _description(request: requests.Request, target: Target) -> str:
-    """What a command changes, for the log, by the names that it has before the change."""
+    """Names what a command changes, for the log, as it is called before the change."""
     named = {"stream": target.found_stream, "topic": target.found_topic}
     found = {kind: thing.name for kind, thing in named.items() if thing is not None}
     found |= {field: getattr(request, field) for field in ("group", "name", "count") if hasattr(request, field)}
