@@ -105,6 +105,7 @@ class Log(LogReader):
                 self.producers.write(records, self._synced_offset, sync=sync)
             except OSError as error:
                 self.generation += 1
+                self._loop_error = None
                 return error
         failure = self._write(entries)
         if failure is not None and records:

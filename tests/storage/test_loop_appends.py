@@ -358,3 +358,31 @@ async def test_what_several_clients_send_in_one_turn_is_written_together_and_so_
             await partition.append(texts("later"))
             assert written_by_loop(partition) == count
         assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d soon later later later".split()]
+
+
+async def test_an_error_on_the_loop_is_over_when_the_records_written_before_its_batch_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to this write round: a later append must not be refused for it."""
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("a"))
+        disk.error = errno.EIO
+        records = partition._pipeline.log.producers
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as failing:
+            failing.setattr(records, "write", refuse)
+            # Both in one turn of the loop: the first meets the error, the second adds a record to the same round.
+            first = partition.append(texts("b"))
+            second = partition.append(texts("c"), producer=Producer(b"p", 1, 1))
+            waiting = [first.send(None), second.send(None)]
+            assert disk.error == 0
+            done, _ = await asyncio.wait(waiting)
+            assert {str(future.exception()).rpartition(": ")[2] for future in done} == {os.strerror(errno.ENOSPC)}
+            first.close()
+            second.close()
+        assert (await partition.append(texts("d"), Durability.SYNCED)).base_offset == 1
+        assert payloads(await partition.read(0, 9)) == [b"a", b"d"]
