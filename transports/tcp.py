@@ -28,6 +28,7 @@ from whippet.transports.admission.frame_intake import QUEUE_MAX, FrameIntake
 from whippet.transports.admission.stall_detector import STALLED_SECONDS, StallDetector
 from whippet.transports.connections import IPV4_MAPPED_PREFIX, Connections, TrackedConnection, peer_address
 from whippet.transports.conversation import PREAMBLE_BYTES, Conversation, create_conversation
+from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
 from whippet.transports.tls_handshakes import TlsHandshakes
@@ -183,9 +184,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str | None:
         """Returns the reason to close the connection, or None."""
-        unsent = self._transport.get_write_buffer_size()
-        listener = self._listener
-        if self._stall.has_stalled(now, unsent, listener.stalled_seconds, is_contended=listener.budgets.is_contended):
+        listener, unsent = self._listener, self._transport.get_write_buffer_size()
+        if self._stall.has_stalled(
+            now,
+            unsent,
+            listener.stalled_seconds,
+            delivered=delivered_bytes(self._transport) if unsent else 0,
+            is_contended=listener.budgets.is_contended,
+        ):
             return "it does not read what it was sent"
         if self._lingers_until:
             self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)

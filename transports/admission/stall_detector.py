@@ -23,7 +23,7 @@ class StallDetector:
         self._delivered = self._due = 0
 
     def reset(self) -> None:
-        """The client has read something, however slowly: other bytes are pending now than before."""
+        """The client has read so much that the operating system takes more for it."""
         self._since = 0.0
 
     def has_stalled(
@@ -32,19 +32,17 @@ class StallDetector:
         pending: int,
         seconds_max: float,
         *,
-        delivered: int | None = None,
+        delivered: int,
         enough: int = DELIVERED_BYTES_MIN,
         is_contended: bool = False,
     ) -> bool:
-        """`pending` bytes are not delivered yet, and `delivered` have been in total. Where a transport does not count
-        those, None lets `pending` stand in for them, which works as long as nothing new is sent. `is_contended`: other
+        """`pending` bytes wait to be sent, and `delivered` have reached the client in total. `is_contended`: other
         clients wait for memory."""
         if is_contended:
             seconds_max, enough = min(seconds_max, CONTENDED_SECONDS), min(enough, CONTENDED_BYTES_MIN)
         if not pending:
             self._since = 0.0
             return False
-        arrived = -pending if delivered is None else delivered
-        if not self._since or arrived - self._delivered >= min(self._due, enough):
-            self._since, self._delivered, self._due = now, arrived, pending
+        if not self._since or delivered - self._delivered >= min(self._due, enough):
+            self._since, self._delivered, self._due = now, delivered, pending
         return now - self._since > seconds_max

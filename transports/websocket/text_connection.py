@@ -23,6 +23,7 @@ from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.admission.text_intake import TextIntake
 from whippet.transports.connections import IPV4_MAPPED_PREFIX, peer_address
+from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.reservations import Reservation
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary_connection import READ_BYTES, incoming
@@ -193,8 +194,14 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str | None:
         unsent = self._count_unsent()
-        is_contended = self._listener.budgets.is_contended
-        if self._stall.has_stalled(now, unsent, self._stalled_seconds, enough=1, is_contended=is_contended):
+        if self._stall.has_stalled(
+            now,
+            unsent,
+            self._stalled_seconds,
+            delivered=delivered_bytes(self._transport) if unsent else 0,
+            enough=1,
+            is_contended=self._listener.budgets.is_contended,
+        ):
             return "it does not read what it was sent"
         if self._lingers_until:
             self._lingers_until = lingering_close.extend(self._transport, self._lingers_until, now)

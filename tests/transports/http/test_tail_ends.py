@@ -185,6 +185,28 @@ async def test_a_tail_that_lags_for_minutes_is_kept_while_it_reads(tmp_path: Pat
         await until_tails(world, 0)
 
 
+async def test_a_tail_is_kept_while_its_client_reads_what_the_operating_system_has_for_it(tmp_path: Path) -> None:
+    """It reads so little that the operating system takes nothing more from the server for several checks."""
+    async with live(tmp_path) as world:
+        slow = await tail(world, "offset=0", receive_bytes=4096)
+        for start in range(0, 3000, 100):
+            await send(world, *[b"%06d" % (start + i) + b"x" * 4000 for i in range(100)])
+        (only,) = world.api.tails._tails
+        # The server would check at another time than we do.
+        world.api.tails.close()
+        now = asyncio.get_running_loop().time()
+        for _ in range(25):
+            for _ in range(25):
+                await slow.next()
+            while not unsent_bytes(only):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            now += 6
+            only.check(now, HttpReaders(stall_time=10))
+            assert len(world.api.tails) == 1
+        only.check(now + 11, HttpReaders(stall_time=10))
+        assert (await over(slow)).json["code"] == "stalled"
+
+
 async def test_the_number_of_tails_is_limited(tmp_path: Path) -> None:
     async with live(tmp_path, readers={"tails": 2}) as world:
         tails = [await tail(world) for _ in range(2)]

@@ -72,7 +72,7 @@ class Tail:
         self._task: asyncio.Task[Any] | None = None
         self._writer: TailWriter | None = None
         self._sent_at = self._read_at = asyncio.get_running_loop().time()
-        self._written = self._written_before = self._read = 0
+        self._written = self._written_before = self._delivered = 0
 
     async def run(self, send: Send) -> None:
         call, self._task = self.call, asyncio.current_task()
@@ -180,9 +180,9 @@ class Tail:
             return
         unsent = writer.unsent_bytes
         self._hold(unsent)
-        read = self._written - unsent
-        if not unsent or read > self._read:
-            self._read, self._read_at = read, now
+        delivered = writer.delivered_bytes
+        if not unsent or delivered > self._delivered:
+            self._delivered, self._read_at = delivered, now
         elif now - self._read_at > limits.stall_time:
             self.end("stalled", "The client stopped reading; resume at the cursor")
             return

@@ -42,6 +42,7 @@ from whippet.transports.admission.budget import RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.connections import ConnectionLimit
+from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.http.errors import Refused, refusal_response
 from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
@@ -224,6 +225,10 @@ class Protocol(HttpToolsProtocol):
         return size
 
     @property
+    def delivered_bytes(self) -> int:
+        return delivered_bytes(self._transport)
+
+    @property
     def _transport(self) -> asyncio.Transport:
         link: Any = self.transport
         found: asyncio.Transport = link.transport if isinstance(link, GracefulTransport) else link
@@ -394,9 +399,13 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def check(self, now: float) -> None:
-        is_contended = self.listener.budgets is not None and self.listener.budgets.is_contended
+        unsent = self.unsent_bytes
         if self._stalling.has_stalled(
-            now, self.unsent_bytes, self.listener.limits.answer_time, is_contended=is_contended
+            now,
+            unsent,
+            self.listener.limits.answer_time,
+            delivered=self.delivered_bytes if unsent else 0,
+            is_contended=self.listener.budgets is not None and self.listener.budgets.is_contended,
         ):
             _log.info("%s: closed, because the client stopped reading", self.client)
             self._transport.abort()

@@ -24,6 +24,10 @@ class TailWriter(Interface):
     def unsent_bytes(self) -> int:
         """Bytes that were written and not sent yet, as far as that is known."""
 
+    @property
+    def delivered_bytes(self) -> int:
+        """Bytes that have reached the client; the count may have begun before the tail."""
+
     def can_finish(self) -> bool:
         """Whether a last event may follow. Everything that is written from now on is buffered."""
 
@@ -48,6 +52,10 @@ class ConnectionWriter:
     def unsent_bytes(self) -> int:
         return self._connection.unsent_bytes
 
+    @property
+    def delivered_bytes(self) -> int:
+        return self._connection.delivered_bytes
+
     def can_finish(self) -> bool:
         self._connection.buffer_everything()
         return True
@@ -61,7 +69,7 @@ class AsgiWriter:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._turn = asyncio.Lock()
-        self._unsent = 0
+        self._unsent = self._sent = 0
         self._heartbeats: set[asyncio.Task[None]] = set()
 
     async def write(self, octets: bytes) -> None:
@@ -69,6 +77,7 @@ class AsgiWriter:
             self._unsent = len(octets)
             await self._send({"type": "http.response.body", "body": octets, "more_body": True})
             self._unsent = 0
+            self._sent += len(octets)
 
     def write_heartbeat(self, octets: bytes) -> None:
         heartbeat = asyncio.get_running_loop().create_task(self.write(octets))
@@ -78,6 +87,10 @@ class AsgiWriter:
     @property
     def unsent_bytes(self) -> int:
         return self._unsent
+
+    @property
+    def delivered_bytes(self) -> int:
+        return self._sent
 
     def can_finish(self) -> bool:
         return not self._unsent
