@@ -5,6 +5,7 @@ A test compares the file with the generated document, so that a change of the AP
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,10 @@ REFUSED = "#/components/responses/refused_{status}"
 def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
     types = [each for one in operations for each in (one.body, one.response, one.query) if each is not None]
     described, schemas = msgspec.json.schema_components([ErrorBody, *types], ref_template=REFERENCE)
+    for schema in schemas.values():
+        if "description" in schema:
+            # Docstrings have the indentation of their source, except since Python 3.13.
+            schema["description"] = inspect.cleandoc(schema["description"])
     queries = {one.query.__name__ for one in operations if one.query is not None}
     by_type = dict(zip(map(_key, [ErrorBody, *types]), described, strict=True))
     return {

@@ -27,6 +27,8 @@ BETWEEN = "0.7.0"
 """It differs from its neighbours in nothing special, so most of its tests are for `make test-long`."""
 CACHE = Path(__file__).parents[3] / ".venv" / "sdk"
 INSTALL_SECONDS_MAX = 300
+WHEELS_UP_TO = 13
+"""There are wheels of the SDK for Python 3.10 to 3.13. Without a wheel, it would have to be compiled."""
 
 
 def interpreter(version: str) -> Path:
@@ -78,4 +80,18 @@ def _make(home: Path, version: str) -> None:
     package = f"apache-iggy=={version}"
     # Few and short retries: without an index the error should come before the test times out.
     install = ["install", "--quiet", "--only-binary=:all:", "--retries=1", "--timeout=20", package]
-    make(home, package, [sys.executable, "-m", "venv", "HOME"], ["HOME/bin/python", "-m", "pip", *install])
+    make(home, package, [_base(), "-m", "venv", "HOME"], ["HOME/bin/python", "-m", "pip", *install])
+
+
+def _base() -> str:
+    """Returns a Python for which there are wheels: the one that runs the tests, or else another one on the path."""
+    if sys.version_info.minor <= WHEELS_UP_TO:
+        return sys.executable
+    for minor in range(WHEELS_UP_TO, 9, -1):
+        command = shutil.which(f"python3.{minor}")
+        # A command may only stand for a version that is not installed.
+        if command is not None:
+            tried = subprocess.run([command, "-c", "import venv"], capture_output=True, check=False)
+            if tried.returncode == 0:
+                return command
+    pytest.skip(f"there are wheels of apache-iggy for Python 3.10 to 3.{WHEELS_UP_TO}, and none of these is installed")
