@@ -94,7 +94,7 @@ class Log(LogReader):
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, entries: list[Entry], records: Sequence[Record] = (), sync: bool = False) -> OSError | None:
+    def write(self, entries: list[Entry], records: Sequence[Record], sync: bool) -> OSError | None:
         """Writes entries in order, and begins a new segment when one is full. On an error, all whole entries before it
         stay.
 

@@ -78,6 +78,14 @@ def test_partial_reads_and_writes_are_completed(tmp_path: Path, at_once: int) ->
     assert disk.read_all(files, path) == b"\0\0" + b"01"
 
 
+@pytest.mark.parametrize(
+    ("taken", "left"),
+    [(0, [b"ab", b"", b"cde"]), (1, [b"b", b"", b"cde"]), (2, [b"cde"]), (4, [b"e"]), (5, [])],
+)
+def test_what_is_left_of_buffers_begins_with_a_byte(taken: int, left: list[bytes]) -> None:
+    assert disk.after([b"ab", b"", b"cde"], taken) == left
+
+
 def test_a_disk_that_stops_writing_is_an_error_with_the_bytes_written(tmp_path: Path) -> None:
     files = Hesitant(4, room=6)
     handle = files.open_for_writing(str(tmp_path / "file"))

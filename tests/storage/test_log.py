@@ -71,7 +71,7 @@ async def test_a_segment_is_closed_by_the_batch_that_reaches_its_size(
 
 @pytest.mark.parametrize("bytes_", [1, 999, 1000, 1001, 3000])
 async def test_batches_written_together_roll_where_single_ones_would(tmp_path: Path, bytes_: int) -> None:
-    options = {"messages_required_to_save": 1000, "durability": 0, "segment_bytes": bytes_}
+    options = {"messages_required_to_save": 1000, "durability": Durability.MEMORY, "segment_bytes": bytes_}
     starts = []
     for together in (False, True):
         async with partition_in(tmp_path / str(together), **options) as partition:

@@ -139,7 +139,7 @@ def append(log: Log, sizes: Sequence[int], *, partition: int = PARTITION, salt: 
     base = log.next_offset
     batch = bytearray(stamped(sizes, base, partition=partition, salt=salt))
     entry = Entry(batch, base, base + len(sizes), START_TIME + base, batches.frame_positions(batch))
-    error = log.write([entry])
+    error = log.write([entry], [], sync=False)
     assert error is None, error
     return base
 

@@ -12,6 +12,7 @@ import pytest
 from tests.transports.websocket.support.browsing import sending, stranger, with_topic
 from tests.transports.websocket.support.subscribing import everything, sent, subscribed
 from tests.transports.websocket.support.talking import talking
+from whippet.storage.options import Durability
 from whippet.transports.websocket import listener
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
@@ -205,7 +206,7 @@ async def test_a_rate_limit_is_kept(tmp_path: Path, behind: str) -> None:
 
 
 async def test_messages_deleted_before_they_were_read_are_skipped(tmp_path: Path) -> None:
-    async with talking(tmp_path, store={"segment_bytes": 1_000_000, "durability": 1}) as world:
+    async with talking(tmp_path, store={"segment_bytes": 1_000_000, "durability": Durability.WRITTEN}) as world:
         browser = await with_topic(world)
         for _ in range(5):
             await browser.ask("send_messages", **sending("A" * 600_000))
