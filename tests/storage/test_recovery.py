@@ -10,6 +10,7 @@ from tests.storage.support.segments import (
     FIRST_SEGMENT,
     PARTITION,
     FilesInMemoryOfTheSystem,
+    append,
     expected,
     joined,
     open_log,
@@ -133,6 +134,25 @@ def test_opening_reports_what_is_wrong_with_the_end_of_a_closed_segment(
         assert damage.reason.startswith(
             "the file ends inside a batch header" if after == b"x" else f"not a batch of partition {PARTITION}"
         )
+
+
+@pytest.mark.parametrize("check_all", [False, True])
+def test_damage_in_a_closed_segment_is_found_by_opening_only_if_everything_is_checked(
+    tmp_path: Path, check_all: bool
+) -> None:
+    filling = open_log(tmp_path, segment_bytes=1000)
+    for _ in range(3):
+        append(filling.log, [400, 400])
+    filling.close()
+    log = tmp_path / f"{FIRST_SEGMENT}.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    opened = open_log(tmp_path, check_all=check_all)
+    found = [(damage.file, damage.position, damage.offset, damage.next_offset) for damage in opened.damage]
+    assert found == ([(str(log), 0, 0, 2)] if check_all else [])
+    assert [offset for offset, _ in read_log(opened.log)] == [2, 3, 4, 5]
+    opened.close()
 
 
 def test_a_deletion_that_could_not_be_decided_leaves_no_intent(tmp_path: Path) -> None:

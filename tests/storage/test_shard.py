@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,27 @@ async def test_calls_run_in_order_on_one_thread_other_than_the_loops() -> None:
         assert answers == done == list(range(200))
         assert len(set(threads)) == 1
         assert threads[0] != threading.get_ident()
+
+
+async def test_results_of_brief_calls_are_reported_together_and_those_of_others_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_shard() as shard:
+        reports: list[int] = []
+        post = shard._post_to_loop
+
+        def counted(function: Callable[..., None], results: list[Any]) -> None:
+            reports.append(len(results))
+            post(function, results)
+
+        monkeypatch.setattr(shard, "_post_to_loop", counted)
+        began, going = threading.Event(), threading.Event()
+        first = shard.call(lambda: (began.set(), going.wait(HANGS_S)))
+        await reached(began)
+        others = [shard.call(int, brief=i not in {7, 8}) for i in range(10)]
+        going.set()
+        await asyncio.gather(first, *others)
+        assert reports == [1, 4, 3, 1, 2]
 
 
 async def test_a_failing_call_fails_only_its_caller() -> None:
