@@ -51,6 +51,8 @@ class Exchange(msgspec.Struct, frozen=True, tag=True):
     in_flight: int = 1
     datagram_bytes: int = 1200
     """Used over QUIC only."""
+    connections: int = 1
+    """They share the requests; each has `in_flight` at a time. Used over QUIC only."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

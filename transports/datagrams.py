@@ -33,6 +33,12 @@ RUN_BYTES_MAX = 65_507
 """The largest UDP payload over IPv4, and the most that one call takes."""
 SEGMENTS_MAX = 64
 FULL_DATAGRAM_BYTES = 1_000
+GATHERED_MAX = 64
+"""Datagrams of one sender are passed on when there are so many."""
+TURNS_PER_QUESTION = 16
+"""After so many small datagrams, one at a time, it asks the kernel whether there are more. Where several clients send
+them there are, and then they are read together."""
+ANCILLARY_BYTES = 64
 UNSENT_BYTES_MAX = 1 << 20
 """Datagrams that wait for the kernel. Above this they are dropped, as the network may do at any time."""
 BUFFER_BYTES = 4 << 20
@@ -47,21 +53,26 @@ _GRO = struct.Struct("=i")
 
 
 class Datagrams:
-    """One socket on a running event loop. It passes each datagram to `receive`, and calls `on_batch_end` after those
-    that were read together."""
+    """One socket on a running event loop. It passes datagrams of one sender that arrived one after the other to
+    `receive`, and calls `on_batch_end` after those that were read together."""
 
     def __init__(
-        self, link: socket.socket, receive: Callable[[bytes, PeerAddress], None], on_batch_end: Callable[[], None]
+        self, link: socket.socket, receive: Callable[[list[bytes], PeerAddress], None], on_batch_end: Callable[[], None]
     ) -> None:
         self._link = link
         self._receive = receive
         self._on_batch_end = on_batch_end
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(RUN_BYTES_MAX + 1))
+        self._buffers = [self._scratch]
         self._unsent: deque[tuple[list[bytes], PeerAddress]] = deque()
         self._unsent_bytes = 0
         self._flushed: asyncio.Future[None] | None = None
         self._can_segment = True
+        self._turns = 0
+        """How often it was woken."""
+        self._expects_more = False
+        """There was more than one datagram to read the last time."""
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         level, option = (
@@ -75,21 +86,24 @@ class Datagrams:
 
     def _readable(self) -> None:
         until = time.monotonic() + READ_SECONDS_MAX
-        scratch, receive, link = self._scratch, self._receive, self._link
+        self._turns += 1
+        asks_again = self._expects_more or not self._turns % TURNS_PER_QUESTION
+        reads = 0
+        gathered: list[bytes] = []
+        sender: PeerAddress = ()
         try:
             while True:
-                size, ancillary, _, peer = link.recvmsg_into([scratch], 64)
-                run = bytes(scratch[:size])
-                step = _GRO.unpack(ancillary[0][2])[0] if ancillary and len(ancillary[0][2]) == _GRO.size else 0
-                if 0 < step < size:
-                    for start in range(0, size, step):
-                        receive(run[start : start + step], peer)
-                else:
-                    receive(run, peer)
-                    if size < FULL_DATAGRAM_BYTES:
-                        # A client with more to send fills its datagrams. Asking the kernel costs as much as waiting for
-                        # its next notification.
-                        break
+                run, peer = self._read_run()
+                reads += 1
+                if gathered and (peer != sender or len(gathered) >= GATHERED_MAX):
+                    self._receive(gathered, sender)
+                    gathered = []
+                sender = peer
+                gathered += run
+                if len(run) == 1 and len(run[0]) < FULL_DATAGRAM_BYTES and not asks_again:
+                    # A client with more to send fills its datagrams. Asking the kernel costs as much as waiting for
+                    # its next notification.
+                    break
                 if time.monotonic() > until:
                     break
         except (BlockingIOError, InterruptedError):
@@ -97,7 +111,19 @@ class Datagrams:
         except OSError as error:
             # On some systems this reports a peer that is gone; the socket still works.
             _log.debug("cannot receive datagrams: %s", error)
+        self._expects_more = reads > 1
+        if gathered:
+            self._receive(gathered, sender)
         self._on_batch_end()
+
+    def _read_run(self) -> tuple[list[bytes], PeerAddress]:
+        """Returns the datagrams of one call, and their sender."""
+        size, ancillary, _, peer = self._link.recvmsg_into(self._buffers, ANCILLARY_BYTES)
+        run = bytes(self._scratch[:size])
+        step = _GRO.unpack(ancillary[0][2])[0] if ancillary and len(ancillary[0][2]) == _GRO.size else 0
+        if 0 < step < size:
+            return [run[start : start + step] for start in range(0, size, step)], peer
+        return [run], peer
 
     # ------------------------------------------------------------------------------------------------------- sending
 

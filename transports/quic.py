@@ -1,6 +1,6 @@
 """QUIC: one UDP socket, and a connection for each client.
 
-A datagram goes to the connection whose id it carries; an unknown client starts a new one, within limits. What one
+Datagrams go to the connection whose id they carry; an unknown client starts a new one, within limits. What one
 iteration of the event loop has received is answered at its end, once for each connection. While many handshakes are in
 progress, new clients have to prove their address first (Retry), which costs the server no memory.
 """
@@ -91,7 +91,7 @@ class QuicListener(Connections[Connection]):
         self.renew()
         link = await datagrams.bind(address, setting, self._config.socket)
         self.address = listening.effective(link)
-        self._datagrams = Datagrams(link, self._on_datagram, self._flush)
+        self._datagrams = Datagrams(link, self._on_datagrams, self._flush)
         self.start_sweeping("quic deadlines")
 
     def renew(self) -> bytes:
@@ -125,23 +125,36 @@ class QuicListener(Connections[Connection]):
         if self._datagrams is not None:
             self._datagrams.send(packets, peer)
 
-    def _on_datagram(self, datagram: bytes, peer: PeerAddress) -> None:
+    def _on_datagrams(self, datagrams: list[bytes], peer: PeerAddress) -> None:
+        """Passes datagrams to their connection; usually all are of the same."""
+        start = 0
+        while start < len(datagrams):
+            first = datagrams[start]
+            connection = self._find(first, peer)
+            end = start + 1
+            if connection is not None:
+                if not first[0] & 0x80:
+                    connection_id = first[1 : 1 + CONNECTION_ID_BYTES]
+                    while end < len(datagrams) and _has_short_header(datagrams[end], connection_id):
+                        end += 1
+                self._pass_on(datagrams[start:end], connection, peer)
+            start = end
+
+    def _pass_on(self, datagrams: list[bytes], connection: Connection, peer: PeerAddress) -> None:
+        now = time.monotonic()
+        connection.receive(datagrams, peer, now)
+        self._scheduled.add(connection)
+
+    def _find(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
+        """Returns the connection of a datagram, which is a new one if a client starts it; None if there is none."""
         if len(datagram) < 1 + CONNECTION_ID_BYTES:
-            return
+            return None
         if datagram[0] & 0x80:
-            connection = self._find_by_long_header(datagram, peer)
-        else:
-            connection = self._by_id.get(datagram[1 : 1 + CONNECTION_ID_BYTES])
-            if connection is None:
-                self._send_reset(datagram, peer)
-        if connection is not None:
-            now = time.monotonic()
-            connection.receive(datagram, peer, now)
-            if connection.has_responses:
-                # They are on their way while the remaining datagrams are read.
-                connection.flush(now)
-            else:
-                self._scheduled.add(connection)
+            return self._find_by_long_header(datagram, peer)
+        connection = self._by_id.get(datagram[1 : 1 + CONNECTION_ID_BYTES])
+        if connection is None:
+            self._send_reset(datagram, peer)
+        return connection
 
     def _find_by_long_header(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
         """Handles a packet of a handshake, which has a long header; returns its connection, or None."""
@@ -282,3 +295,7 @@ class QuicListener(Connections[Connection]):
             await self._datagrams.flush(FLUSH_SECONDS)
             self._datagrams.close()
             self._datagrams = None
+
+
+def _has_short_header(datagram: bytes, connection_id: bytes) -> bool:
+    return datagram.startswith(connection_id, 1) and not datagram[0] & 0x80

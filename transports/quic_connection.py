@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,10 +96,10 @@ class Connection:
 
     # -------------------------------------------------------------------------------------------------- datagrams, time
 
-    def receive(self, datagram: bytes, peer: PeerAddress, now: float) -> None:
+    def receive(self, datagrams: Sequence[bytes], peer: PeerAddress, now: float) -> None:
         engine = self.engine
         try:
-            engine.receive_datagram(datagram, peer, now)
+            engine.receive_datagrams(datagrams, peer, now)
             while (event := engine.next_event()) is not None:
                 self._on_event(event)
         except Exception:  # noqa: BLE001 -- a datagram may end its own connection, but no other

@@ -1,7 +1,7 @@
-"""One QUIC connection, sans-IO: datagrams in, events and datagrams out; with short paths for small requests.
+"""One QUIC connection, sans-IO: datagrams in, events and datagrams out.
 
-aioquic looks for everything that a packet could hold, several times for each request. The short paths here handle the
-usual case, a small request or response in a single frame, and leave everything else to aioquic.
+aioquic looks for everything that a packet could hold, and handles packets one by one. The short paths in
+quic_receiving.py and quic_sending.py handle the usual packets, many at a time, and leave everything else to aioquic.
 
 The size of datagrams is decided in quic_path.py, the rate in quic_pacing.py, the windows in quic_windows.py. All of
 them override internals of aioquic: its version is pinned, and tests/transports/test_aioquic_internals.py fails when
@@ -12,23 +12,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from aioquic import tls
-from aioquic._buffer import Buffer
-from aioquic.quic.connection import END_STATES, QuicNetworkPath
-from aioquic.quic.events import StreamDataReceived
-from aioquic.quic.packet import QuicFrameType, QuicPacketType
-from aioquic.quic.packet_builder import QuicPacketBuilder
-from aioquic.quic.recovery import QuicPacketSpace
-from aioquic.quic.stream import QuicStream
+from aioquic.quic.connection import END_STATES
 
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.quic_configuration import Handshake, Rules
-from whippet.transports.quic_pacing import Congestion, Pacer
 from whippet.transports.quic_probing import ProbingConnection
 
-STREAM_FIN, STREAM_LENGTH = QuicFrameType.STREAM_BASE | 1, 2
-STREAM_WHOLE = STREAM_FIN | STREAM_LENGTH
-STREAM_FRAME_HEAD_BYTES = 3 + 8
+ACKNOWLEDGED_AT_ONCE = 2
+"""So many packets are acknowledged at once (RFC 9000, 13.2.2). A single one waits for a response that takes the
+acknowledgement along, unless packets before it are missing."""
+ACK_DELAY = 0.005
+"""How long a single one waits at most. Clients expect up to 25 ms."""
 
 
 class NullLog:
@@ -50,11 +44,9 @@ class Engine(ProbingConnection):
         super().__init__(rules, original_id, retry_id)
         # aioquic logs whatever a client sends; only to ask whether it should costs a large part of a small request.
         self._logger = self._loss._logger = cast(Any, NULL_LOG)
-        datagram_bytes = rules.configuration.max_datagram_size
-        self._loss._cc = Congestion(max_datagram_size=datagram_bytes)
-        self._loss._pacer = Pacer(max_datagram_size=datagram_bytes)
         self._host_cids[0].stateless_reset_token = rules.reset_token(self.host_cid)
         self._sent_bytes = 0
+        self._ack_delay = ACK_DELAY
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -94,105 +86,6 @@ class Engine(ProbingConnection):
         stream = self._streams.get(stream_id)
         return 0 if stream is None else len(stream.sender._buffer)
 
-    def _handle_stream_frame(self, context: Any, frame_type: int, buf: Buffer) -> None:
-        """Handles the usual case, all of the client's next stream in one frame; the rest is left to aioquic."""
-        start = buf.tell()
-        if frame_type & ~STREAM_LENGTH == STREAM_FIN:
-            stream_id = buf.pull_uint_var()
-            length = buf.pull_uint_var() if frame_type & STREAM_LENGTH else buf.capacity - buf.tell()
-            limit, data, window = (
-                self._local_max_streams_bidi,
-                self._local_max_data,
-                self._local_max_stream_data_bidi_remote,
-            )
-            if (
-                stream_id == limit.used << 2
-                and limit.used < limit.value
-                and 0 < length <= window
-                and data.used + length <= data.value
-            ):
-                octets = buf.pull_bytes(length)
-                limit.used += 1
-                data.used += length
-                stream = QuicStream(stream_id, window, self._remote_max_stream_data_bidi_local)
-                receiver = stream.receiver
-                receiver.highest_offset = receiver._buffer_start = receiver._final_size = length
-                receiver.is_finished = True
-                self._streams[stream_id] = stream
-                self._streams_queue.append(stream)
-                self._events.append(StreamDataReceived(octets, True, stream_id))
-                return
-            buf.seek(start)
-        super()._handle_stream_frame(context, frame_type, buf)
-
-    def _write_application(self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float) -> None:
-        """Writes acknowledgements, windows and data, if there is nothing else to send. aioquic would look for every
-        kind of frame, and do so once more after the last one."""
-        if not self._handshake_confirmed or self._has_control_frames(network_path):
-            super()._write_application(builder, network_path, now)
-            return
-        space, crypto = self._spaces[tls.Epoch.ONE_RTT], self._cryptos[tls.Epoch.ONE_RTT]
-        pacer, streams = self._loss._pacer, self._streams
-        is_all_written = False
-        while not is_all_written:
-            if space.ack_at is None or space.ack_at >= now:
-                self._pacing_at = pacer.next_send_time(now=now)
-                if self._pacing_at is not None:
-                    return
-            builder.start_packet(QuicPacketType.ONE_RTT, crypto)
-            if space.ack_at is not None and space.ack_at <= now:
-                self._write_ack_frame(builder=builder, space=space, now=now)
-            self._write_connection_limits(builder, space)
-            for stream in streams.values():
-                self._write_stream_limits(builder, space, stream)
-            is_all_written = self._write_streams(builder, space)
-            if builder.packet_is_empty:
-                return
-            pacer.update_after_send(now=now)
-
-    def _write_streams(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> bool:
-        """Writes what fits into the packet; returns True if that was everything. Streams that were served move to the
-        end of the queue."""
-        queue = self._streams_queue
-        waiting = [stream for stream in queue if not (stream.sender.buffer_is_empty or stream.is_blocked)]
-        served = []
-        try:
-            for stream in waiting:
-                most = self._remote_max_data - self._remote_max_data_used + stream.sender.highest_offset
-                written = self._write_stream_frame(builder, space, stream, min(most, stream.max_stream_data_remote))
-                self._remote_max_data_used += written
-                if written:
-                    served.append(stream)
-        finally:
-            if served and len(served) < len(queue):
-                self._streams_queue = [stream for stream in queue if stream not in served] + served
-        return all(stream.sender.buffer_is_empty for stream in waiting)
-
-    def _write_stream_frame(
-        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream, max_offset: int
-    ) -> int:
-        sender = stream.sender
-        size = sender._buffer_stop
-        if (
-            size
-            and not sender.highest_offset
-            and sender._buffer_fin == size <= min(builder.remaining_flight_space - STREAM_FRAME_HEAD_BYTES, max_offset)
-        ):
-            # All of a small response, sent for the first time; the rest is left to aioquic.
-            args = (0, size, True)
-            buf = builder.start_frame(STREAM_WHOLE, STREAM_FRAME_HEAD_BYTES, sender.on_data_delivery, args)
-            buf.push_uint_var(cast(int, stream.stream_id))
-            buf.push_uint16(size | 0x4000)
-            buf.push_bytes(bytes(sender._buffer))
-            sender._pending.shift()
-            sender._pending_eof, sender.buffer_is_empty, sender.highest_offset = False, True, size
-            return size
-        written = super()._write_stream_frame(builder, space, stream, max_offset)
-        if not (sender._pending_eof or len(sender._pending)):
-            # aioquic would notice that only when more is requested.
-            sender.buffer_is_empty = True
-        return written
-
     def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -229,10 +122,13 @@ class Engine(ProbingConnection):
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, PeerAddress]]:
         if self._handshake_confirmed:
             self._discard_streams()
+            space = self._space
+            is_ack_due = self._eliciting_received >= ACKNOWLEDGED_AT_ONCE or len(space.ack_queue) > 1
+            if is_ack_due and space.ack_at is not None:
+                space.ack_at = now
             if self._has_nothing_to_send(now):
                 self._pacing_at = None
                 return []
-            space = self._spaces[tls.Epoch.ONE_RTT]
             if space.ack_at is not None:
                 # Acknowledges in a datagram that is sent anyway, instead of in one of its own a moment later.
                 space.ack_at = now
@@ -257,7 +153,7 @@ class Engine(ProbingConnection):
 
     def _has_nothing_to_send(self, now: float) -> bool:
         """Checks without building packets, which would cost a large part of a small request."""
-        ack_at = self._spaces[tls.Epoch.ONE_RTT].ack_at
+        ack_at = self._space.ack_at
         if (ack_at is not None and ack_at <= now) or self._close_pending:
             return False
         data, streams = self._local_max_data, self._local_max_streams_bidi
@@ -275,27 +171,4 @@ class Engine(ProbingConnection):
                 or stream.max_stream_data_local != stream.max_stream_data_local_sent
             ):
                 return False
-        return not self._has_control_frames(self._network_paths[0])
-
-    def _has_control_frames(self, path: QuicNetworkPath) -> bool:
-        """There are frames to send other than acknowledgements, windows and the data of streams."""
-        for stream in self._streams.values():
-            if stream.sender.reset_pending or stream.receiver.stop_pending:
-                return True
-        for connection_id in self._host_cids:
-            if not connection_id.was_sent:
-                return True
-        return bool(
-            path is not self._path
-            or not path.is_validated
-            or path.remote_challenges
-            or len(self._network_paths) > 1
-            or self._probe_pending
-            or self._ping_pending
-            or self._retire_connection_ids
-            or self._datagrams_pending
-            or self._handshake_done_pending
-            or self._streams_blocked_pending
-            or self.probe.next_size is not None
-            or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
-        )
+        return self._network_paths[0] is self._path and self.probe.next_size is None and self._sends_usual_frames()

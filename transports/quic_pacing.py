@@ -6,6 +6,9 @@ The classes here override its internals; tests/transports/test_aioquic_internals
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from sys import maxsize
+
 from aioquic.quic.congestion.base import K_INITIAL_WINDOW
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.packet_builder import QuicSentPacket
@@ -26,6 +29,32 @@ class Congestion(RenoCongestionControl):
         super().on_packet_acked(now=now, packet=packet)
         if not is_used:
             self.congestion_window = window
+
+    def on_packets_acked(self, *, now: float, packets: Sequence[QuicSentPacket]) -> int:
+        """The same for packets that are acknowledged together: what was in flight until then decides. Returns how many
+        of them had to be acknowledged."""
+        eliciting = acked = grown = 0
+        since = self._congestion_recovery_start_time
+        for packet in packets:
+            if packet.is_ack_eliciting:
+                eliciting += 1
+            if packet.in_flight:
+                acked += packet.sent_bytes
+                if (packet.sent_time or 0.0) > since:
+                    grown += packet.sent_bytes
+        window = self.congestion_window
+        is_used = self.bytes_in_flight * USED_PART >= window
+        self.bytes_in_flight -= acked
+        if not is_used or not grown:
+            return eliciting
+        if self.ssthresh is None or window < self.ssthresh:
+            self.congestion_window = min(window + grown, self.ssthresh or maxsize)
+        else:
+            self._congestion_stash += grown
+            if self._congestion_stash >= window:
+                self._congestion_stash -= window
+                self.congestion_window = window + self._max_datagram_size
+        return eliciting
 
 
 class Pacer(QuicPacketPacer):

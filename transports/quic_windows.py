@@ -10,7 +10,6 @@ from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
     MAX_STREAM_DATA_FRAME_CAPACITY,
     Limit,
-    QuicConnection,
 )
 from aioquic.quic.packet import QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
@@ -18,9 +17,10 @@ from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 
 from whippet.transports.quic_configuration import UNAUTHENTICATED_STREAMS, UNIDIRECTIONAL_STREAMS, Rules
+from whippet.transports.quic_sending import SendingConnection
 
 
-class WindowedConnection(QuicConnection):
+class WindowedConnection(SendingConnection):
     """aioquic's connection with bounded windows."""
 
     def __init__(self, rules: Rules, original_id: bytes, retry_id: bytes | None) -> None:
@@ -59,6 +59,12 @@ class WindowedConnection(QuicConnection):
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
         data, window = self._local_max_data, self._rules.receive_window
+        streams = self._local_max_streams_bidi, self._local_max_streams_uni
+        if data.sent == data.value and data.sent - data.used > window // 2:
+            # The usual case.
+            bidirectional, unidirectional = streams
+            if not (_is_used_up(bidirectional) or _is_used_up(unidirectional)):
+                return
         if data.sent - data.used <= window // 2:
             # Bytes after a gap count as unread until the gap is filled.
             pending = sum(
@@ -67,9 +73,8 @@ class WindowedConnection(QuicConnection):
                 if not stream.receiver.is_finished
             )
             data.value = max(data.value, data.used - pending + window)
-        streams = self._local_max_streams_bidi, self._local_max_streams_uni
         due = [data] if data.value - data.sent >= window // 2 else []
-        due += [limit for limit in streams if limit.value - limit.sent > limit.sent - limit.used]
+        due += [limit for limit in streams if _is_used_up(limit)]
         for limit in due:
             buffer = builder.start_frame(
                 limit.frame_type,
@@ -101,3 +106,8 @@ class WindowedConnection(QuicConnection):
             buffer.push_uint_var(stream.stream_id or 0)
             buffer.push_uint_var(stream.max_stream_data_local)
             stream.max_stream_data_local_sent = stream.max_stream_data_local
+
+
+def _is_used_up(limit: Limit) -> bool:
+    """More streams could be allowed than the client may still open."""
+    return limit.value - limit.sent > limit.sent - limit.used

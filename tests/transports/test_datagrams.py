@@ -26,7 +26,7 @@ class End:
         self.name = link.getsockname()
         self.heard: list[bytes] = []
         self.turns = 0
-        self.datagrams = Datagrams(link, lambda octets, peer: self.heard.append(octets), self._settle)
+        self.datagrams = Datagrams(link, lambda run, peer: self.heard.extend(run), self._settle)
 
     def _settle(self) -> None:
         self.turns += 1

@@ -23,6 +23,8 @@ from whippet.transports.datagrams import PeerAddress
 from whippet.transports.quic_configuration import Rules, configuration
 from whippet.transports.quic_engine import Engine
 from whippet.transports.quic_pacing import BURST_DATAGRAMS, Congestion, Pacer
+from whippet.transports.quic_receiving import ReceivingConnection
+from whippet.transports.quic_sending import SendingConnection
 
 SIZE = 1452
 CLIENT, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 3_000)
@@ -81,12 +83,13 @@ def test_a_congestion_window_grows_only_while_it_is_filled() -> None:
 
 
 class Path:
-    """Datagrams of both ends, of which some are lost and some arrive late."""
+    """Datagrams of both ends, of which some are lost, some arrive twice, and some late."""
 
-    def __init__(self, rules: Rules, seed: int, loss: float) -> None:
+    def __init__(self, rules: Rules, seed: int, loss: float, client: type[QuicConnection] = QuicConnection) -> None:
         self.random, self.loss, self.now = random.Random(seed), loss, 1.0
         settings = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", max_datagram_size=SIZE)
-        self.client = QuicConnection(configuration=settings)
+        self.client = client(configuration=settings)
+        self.client_address = CLIENT
         unpace(self.client)
         self.server = Engine(rules, self.client.original_destination_connection_id, None)
         self.client.connect(SERVER, now=self.now)
@@ -98,21 +101,33 @@ class Path:
             # No client has connected yet.
             return
         for datagram, _ in end.datagrams_to_send(self.now):
-            self.sent += 1
-            if self.random.random() >= self.loss:
-                arrives = self.now + self.random.choice((0.001, 0.001, 0.004))
-                heapq.heappush(self.under_way, (arrives, self.sent, other, datagram, back))
+            for _ in range(2 if self.random.random() < self.loss / 4 else 1):
+                self.sent += 1
+                if self.random.random() >= self.loss:
+                    arrives = self.now + self.random.choice((0.001, 0.001, 0.004))
+                    heapq.heappush(self.under_way, (arrives, self.sent, other, datagram, back))
+
+    def arrive(self) -> None:
+        """Delivers what is due; what arrives together at one end, and from one address, is one run."""
+        while self.under_way and self.under_way[0][0] <= self.now:
+            _, _, end, datagram, back = heapq.heappop(self.under_way)
+            run = [datagram]
+            while self.under_way and self.under_way[0][0] <= self.now and self.under_way[0][2::2] == (end, back):
+                run.append(heapq.heappop(self.under_way)[3])
+            if isinstance(end, ReceivingConnection):
+                end.receive_datagrams(run, back, self.now)
+            else:
+                for each in run:
+                    end.receive_datagram(each, back, self.now)
 
     def step(self, hear: Callable[[QuicConnection, events.QuicEvent], None]) -> None:
         """Advances to the next event on either side."""
-        self.carry(self.client, self.server, CLIENT)
+        self.carry(self.client, self.server, self.client_address)
         self.carry(self.server, self.client, SERVER)
         timers = [at for end in (self.client, self.server) if (at := end.get_timer()) is not None]
         # Timers are always slightly late.
         self.now = max(min([*timers, *(each[0] for each in self.under_way[:1])]), self.now) + 1e-6
-        while self.under_way and self.under_way[0][0] <= self.now:
-            _, _, end, datagram, back = heapq.heappop(self.under_way)
-            end.receive_datagram(datagram, back, self.now)
+        self.arrive()
         for end in (self.client, self.server):
             if (at := end.get_timer()) is not None and at <= self.now:
                 end.handle_timer(self.now)
@@ -127,10 +142,14 @@ def rules() -> Rules:
     return Rules(settings, SIZE, SIZE, 1 << 20, 1 << 16, b"key", ())
 
 
+@pytest.mark.parametrize("client", [QuicConnection, SendingConnection])
 @pytest.mark.parametrize("loss", [0.0, 0.15])
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_and_responses_of_any_size_survive_loss_and_delay(rules: Rules, seed: int, loss: float) -> None:
-    path = Path(rules, seed, loss)
+def test_requests_and_responses_of_any_size_survive_loss_and_delay(
+    rules: Rules, seed: int, loss: float, client: type[QuicConnection]
+) -> None:
+    """New keys and new addresses of the client make no difference."""
+    path = Path(rules, seed, loss, client)
     choose = random.Random(seed)
     sizes = [choose.choice((1, 8, 100, 1_400, 3_000, 70_000)) for _ in range(150)]
     asked = {number * 4: choose.randbytes(size) for number, size in enumerate(sizes)}
@@ -138,6 +157,7 @@ def test_requests_and_responses_of_any_size_survive_loss_and_delay(rules: Rules,
     heard = {end: dict[int, bytearray]() for end in (path.client, path.server)}
     ended = {end: set[int]() for end in (path.client, path.server)}
     waiting = sorted(asked)
+    has_new_keys = False
 
     def hear(end: QuicConnection, event: events.QuicEvent) -> None:
         if isinstance(event, events.HandshakeCompleted) and end is path.server:
@@ -160,6 +180,12 @@ def test_requests_and_responses_of_any_size_survive_loss_and_delay(rules: Rules,
         while waiting and len(heard[path.client]) + 8 > len(asked) - len(waiting):
             stream_id = waiting.pop(0)
             path.client.send_stream_data(stream_id, asked[stream_id], end_stream=True)
+        if path.client._handshake_confirmed:
+            if len(ended[path.client]) > len(asked) // 2 and not has_new_keys:
+                has_new_keys = True
+                path.client.request_key_update()
+            if loss and choose.random() < 0.004:
+                path.client_address = (CLIENT[0], choose.randrange(1_024, 65_536))
         path.step(hear)
         if len(ended[path.client]) == len(asked):
             break
