@@ -134,6 +134,8 @@ class Engine(ProbingConnection):
                 space.ack_at = now
         found = super().datagrams_to_send(now)
         if self._handshake_confirmed and not self.is_over:
+            if self._space.ack_at is None:
+                self._eliciting_received = 0
             self._watch_path()
             if (size := self.probe.next_size) is not None:
                 found += self._probe_path(size, now)

@@ -100,12 +100,12 @@ class ReceivingConnection(QuicConnection):
         """Handles datagrams that arrived together from one address, in this order."""
         position, count = 0, len(datagrams)
         while position < count:
-            if self._is_usual(peer):
-                position = self._receive_run(datagrams, position, now)
-            if position < count:
+            following = self._receive_run(datagrams, position, now) if self._is_usual(peer) else position
+            if following == position:
                 self._eliciting_received += 1
                 self.receive_datagram(datagrams[position], peer, now)
-                position += 1
+                following += 1
+            position = following
 
     def _is_usual(self, peer: PeerAddress) -> bool:
         """The connection is established, and the other side has not moved."""
@@ -120,7 +120,8 @@ class ReceivingConnection(QuicConnection):
         )
 
     def _receive_run(self, datagrams: Sequence[bytes], position: int, now: float) -> int:
-        """Handles datagrams from this position on; returns the position of the first that is unusual."""
+        """Handles datagrams from this position on; returns the position of the first that is left. If none was handled,
+        that one is unusual."""
         context, space, connection_id = self._keys.recv, self._space, self.host_cid
         opener = self._opener
         if opener is None or not opener.is_current(context, connection_id):

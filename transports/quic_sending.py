@@ -63,8 +63,6 @@ class SendingConnection(ReceivingConnection):
         self._pacing_at = None
         while self._write_packet(writer, now):
             pass
-        if self._space.ack_at is None:
-            self._eliciting_received = 0
         if writer.packet_number == self._packet_number:
             return []
         self._packet_number = writer.packet_number

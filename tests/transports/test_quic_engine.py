@@ -4,30 +4,20 @@ and reorders datagrams.
 
 from __future__ import annotations
 
-import heapq
 import random
-import ssl
-from collections.abc import Callable
 
 import pytest
 from aioquic import tls
 from aioquic.quic import events
-from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicSentPacket
 
-from whippet.bench.quic_unpaced import unpace
-from whippet.transports.certificates import self_signed
-from whippet.transports.datagrams import PeerAddress
-from whippet.transports.quic_configuration import Rules, configuration
-from whippet.transports.quic_engine import Engine
+from tests.transports.support.quic_link import CLIENT, SERVER, SIZE, Path, made_up_rules
+from whippet.bench.quic_load import ClientConnection
+from whippet.transports.quic_configuration import Rules
+from whippet.transports.quic_engine import ACK_DELAY
 from whippet.transports.quic_pacing import BURST_DATAGRAMS, Congestion, Pacer
-from whippet.transports.quic_receiving import ReceivingConnection
-from whippet.transports.quic_sending import SendingConnection
-
-SIZE = 1452
-CLIENT, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 3_000)
 
 
 def sent_at_once(pacer: Pacer, now: float, most: int) -> int:
@@ -82,67 +72,12 @@ def test_a_congestion_window_grows_only_while_it_is_filled() -> None:
 # -------------------------------------------------------------------------------------------- both ends and the path
 
 
-class Path:
-    """Datagrams of both ends, of which some are lost, some arrive twice, and some late."""
-
-    def __init__(self, rules: Rules, seed: int, loss: float, client: type[QuicConnection] = QuicConnection) -> None:
-        self.random, self.loss, self.now = random.Random(seed), loss, 1.0
-        settings = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", max_datagram_size=SIZE)
-        self.client = client(configuration=settings)
-        self.client_address = CLIENT
-        unpace(self.client)
-        self.server = Engine(rules, self.client.original_destination_connection_id, None)
-        self.client.connect(SERVER, now=self.now)
-        self.under_way: list[tuple[float, int, QuicConnection, bytes, PeerAddress]] = []
-        self.sent = 0
-
-    def carry(self, end: QuicConnection, other: QuicConnection, back: PeerAddress) -> None:
-        if not end._network_paths:
-            # No client has connected yet.
-            return
-        for datagram, _ in end.datagrams_to_send(self.now):
-            for _ in range(2 if self.random.random() < self.loss / 4 else 1):
-                self.sent += 1
-                if self.random.random() >= self.loss:
-                    arrives = self.now + self.random.choice((0.001, 0.001, 0.004))
-                    heapq.heappush(self.under_way, (arrives, self.sent, other, datagram, back))
-
-    def arrive(self) -> None:
-        """Delivers what is due; what arrives together at one end, and from one address, is one run."""
-        while self.under_way and self.under_way[0][0] <= self.now:
-            _, _, end, datagram, back = heapq.heappop(self.under_way)
-            run = [datagram]
-            while self.under_way and self.under_way[0][0] <= self.now and self.under_way[0][2::2] == (end, back):
-                run.append(heapq.heappop(self.under_way)[3])
-            if isinstance(end, ReceivingConnection):
-                end.receive_datagrams(run, back, self.now)
-            else:
-                for each in run:
-                    end.receive_datagram(each, back, self.now)
-
-    def step(self, hear: Callable[[QuicConnection, events.QuicEvent], None]) -> None:
-        """Advances to the next event on either side."""
-        self.carry(self.client, self.server, self.client_address)
-        self.carry(self.server, self.client, SERVER)
-        timers = [at for end in (self.client, self.server) if (at := end.get_timer()) is not None]
-        # Timers are always slightly late.
-        self.now = max(min([*timers, *(each[0] for each in self.under_way[:1])]), self.now) + 1e-6
-        self.arrive()
-        for end in (self.client, self.server):
-            if (at := end.get_timer()) is not None and at <= self.now:
-                end.handle_timer(self.now)
-            while (event := end.next_event()) is not None:
-                hear(end, event)
-
-
 @pytest.fixture(scope="module")
 def rules() -> Rules:
-    settings = configuration(60.0, 1 << 20, 1 << 16)
-    self_signed().put_on(settings)
-    return Rules(settings, SIZE, SIZE, 1 << 20, 1 << 16, b"key", ())
+    return made_up_rules()
 
 
-@pytest.mark.parametrize("client", [QuicConnection, SendingConnection])
+@pytest.mark.parametrize("client", [QuicConnection, ClientConnection])
 @pytest.mark.parametrize("loss", [0.0, 0.15])
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_and_responses_of_any_size_survive_loss_and_delay(
@@ -196,3 +131,89 @@ def test_requests_and_responses_of_any_size_survive_loss_and_delay(
     path.carry(path.server, path.client, SERVER)
     assert not path.server._streams, "what was said is acknowledged in the end, and forgotten"
     assert path.server._local_max_data.used == sum(map(len, asked.values()))
+
+
+# ---------------------------------------------------------------------------------------------------- acknowledgements
+
+
+@pytest.fixture
+def established(rules: Rules) -> Path:
+    """Both ends have nothing more to send."""
+    path = Path(rules, 1, 0.0, ClientConnection)
+    path.settle()
+    return path
+
+
+def test_a_single_request_is_acknowledged_together_with_its_response(established: Path) -> None:
+    path, server = established, established.server
+    path.client.send_stream_data(0, b"request", end_stream=True)
+    path.deliver_to_server()
+    assert server.datagrams_to_send(path.now) == [], "the response may follow"
+    path.now += ACK_DELAY / 2
+    server.send_stream_data(0, b"response", end_stream=True)
+    path.deliver_to_client()
+    assert not path.client._space.sent_packets
+    assert server._space.ack_at is None
+
+
+def test_a_single_request_without_a_response_is_acknowledged_a_moment_later(established: Path) -> None:
+    path, server = established, established.server
+    path.client.send_stream_data(0, b"request", end_stream=True)
+    path.deliver_to_server()
+    assert server.get_timer() == pytest.approx(path.now + ACK_DELAY)
+    path.now += ACK_DELAY
+    path.deliver_to_client()
+    assert not path.client._space.sent_packets
+
+
+def test_two_datagrams_are_acknowledged_at_once(established: Path) -> None:
+    path = established
+    path.client.send_stream_data(0, bytes(2_000))
+    path.deliver_to_server()
+    path.deliver_to_client()
+    assert not path.client._space.sent_packets
+
+
+def test_a_datagram_after_a_missing_one_is_acknowledged_at_once(established: Path) -> None:
+    path = established
+    path.client.send_stream_data(0, b"lost")
+    path.client.datagrams_to_send(path.now)
+    path.client.send_stream_data(4, b"arrives")
+    path.deliver_to_server()
+    path.deliver_to_client()
+    assert len(path.client._space.sent_packets) == 1
+
+
+def test_a_large_response_is_acknowledged_in_pieces_and_released(established: Path) -> None:
+    path, server = established, established.server
+    path.client.send_stream_data(0, b"request", end_stream=True)
+    path.deliver_to_server()
+    server.send_stream_data(0, bytes(60_000), end_stream=True)
+    left = [server.unacknowledged_bytes]
+    while server.unacknowledged_bytes:
+        path.now += 0.001
+        path.deliver_to_client()
+        path.client.acknowledge(path.now)
+        path.deliver_to_server()
+        left.append(server.unacknowledged_bytes)
+    assert left == sorted(left, reverse=True)
+    assert len(left) > 2
+    assert not server._space.ack_eliciting_in_flight
+    assert server._loss.bytes_in_flight == 0
+
+
+def test_a_client_that_has_moved_is_served_by_the_short_paths(
+    established: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, server = established, established.server
+    path.client_address = ("127.0.0.2", 50_000)
+    path.client.send_ping(1)
+    path.settle()
+    assert server._network_paths[0].addr == path.client_address
+    assert len(server._network_paths) == 2
+    monkeypatch.setattr(QuicConnection, "receive_datagram", None)
+    monkeypatch.setattr(QuicConnection, "datagrams_to_send", None)
+    path.client.send_stream_data(0, b"request", end_stream=True)
+    path.deliver_to_server()
+    server.send_stream_data(0, bytes(10_000), end_stream=True)
+    assert {address for _, address in server.datagrams_to_send(path.now)} == {path.client_address}
