@@ -15,7 +15,7 @@ import msgspec
 
 from whippet.storage import batch as batches
 from whippet.storage import recovery, scan
-from whippet.storage.files import Files, write_all, write_some
+from whippet.storage.files import BUFFERS_PER_WRITE, Files, write_all, write_some
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.layout import log_file
 from whippet.storage.log_reader import Fetched, LogReader, cut_to_request, last_to_read
@@ -176,37 +176,32 @@ class Log(LogReader):
             return 0, error
         raise error
 
-    def write_on_loop(self, entry: Entry) -> bool:
-        """Writes one small batch on the event loop, while the shard has nothing to do for the partition. Returns False
-        if the shard has to write it: because that takes more than one short call, or because the call has failed, which
-        the shard reports."""
+    def write_on_loop(self, entries: Sequence[Entry], size: int) -> bool:
+        """Writes small batches of `size` bytes on the event loop, while the shard has nothing to do for the partition.
+        Returns False if the shard has to write them: because that takes more than one short call, or because the call
+        has failed, which the shard reports."""
         segment, handle = self.segments[-1], self._lent
-        batch, base_offset, next_offset, timestamp, _ = entry
-        position, size = segment.log_bytes, len(batch)
+        position, last = segment.log_bytes, segment.last_timestamp
         if (
             handle is None
             or position + size >= self._segment_bytes
-            or segment.last_timestamp is None
-            or timestamp < segment.last_timestamp
+            or last is None
             or self.producers.in_doubt
+            or self._loop_error is not None
+            or len(entries) > BUFFERS_PER_WRITE
         ):
             return False
+        for entry in entries:
+            if entry.timestamp < last:
+                return False
+            last = entry.timestamp
         try:
-            if self._files.write(handle, (batch,), position) != size:
+            if self._files.write(handle, [entry.batch for entry in entries], position) != size:
                 return False
         except BaseException as error:  # noqa: BLE001 -- the shard reports it
             self._loop_error = error
             return False
-        assert segment.index is not None
-        segment.index.add(base_offset, position, timestamp, size, next_offset - base_offset)
-        segment.batches += 1
-        segment.next_offset = next_offset
-        segment.last_timestamp = timestamp
-        if segment.checked is not None:
-            segment.checked.append(1)
-        segment.log_bytes = position + size
-        self.batches += 1
-        self.size_bytes += size
+        self._account(segment, entries, size)
         self._unsynced[segment.start_offset] = None
         return True
 
@@ -236,7 +231,7 @@ class Log(LogReader):
             self._lent = None
             self._handles.take_back(log_file(self.folder, self.segments[-1].start_offset))
 
-    def _account(self, segment: Segment, entries: list[Entry], written: int) -> None:
+    def _account(self, segment: Segment, entries: Sequence[Entry], written: int) -> None:
         assert segment.index is not None
         position = start = segment.log_bytes
         for batch, base_offset, next_offset, timestamp, _ in entries:

@@ -80,8 +80,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     user_headers_bytes_max: int = 100_000
     """The encoded user headers of one message."""
     loop_append_bytes_max: int = 64 << 10
-    """The largest batch that the event loop writes itself if the shard has nothing to do for the partition; 0: shards
-    write everything."""
+    """The most that the event loop writes itself, with one call, if the shard has nothing to do for the partition; 0:
+    shards write everything."""
     read_bytes_max: int = 128 * MIB
     """The most bytes that one read returns. One message is always returned, whatever its size."""
     open_files_max: int = 4096

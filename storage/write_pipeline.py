@@ -1,8 +1,9 @@
 """Moves the appended batches of one partition from memory to the disk: the part of this that runs on the event loop.
 
-    add        takes a stamped batch: puts it into the memory tail and collects it for the shard; writes a small one at
-               once, on the event loop, if the shard has nothing to do for the partition
-    hand_over  gives the shard everything collected so far, at once or at the end of the loop's iteration
+    add        takes a stamped batch: puts it into the memory tail and gathers it; writes a small one at once, on the
+               event loop, if it is the first of this turn of the loop
+    hand_over  gives the shard everything gathered so far, at once or at the end of the turn; writes a few bytes itself,
+               on the event loop, if the shard has nothing to do for the partition
     on_written takes the result of a write round: wakes the waiting callers, or handles the failure
 
 Three offsets, each the one *after* the last message it covers:
@@ -22,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ SLOW_SECONDS = 0.001
 """A write on the event loop that takes longer than this is slow."""
 REST_SECONDS = 1.0
 CROWDED_SECONDS = 0.01
-"""For so long the shard writes everything after several clients have sent in one turn of the loop."""
+"""For so long batches are written together after there were several in one turn of the loop."""
 
 HAND_OVER_BYTES = 256 << 10
 """From this size on, collected batches go to the shard at once: it writes while the loop checks the next batch."""
@@ -74,6 +75,7 @@ class WritePipeline:
     """See the module. The partition is the only caller, apart from the shard's results."""
 
     __slots__ = (
+        "_crowded_until",
         "_exclusive",
         "_gathered",
         "_gathered_bytes",
@@ -96,7 +98,7 @@ class WritePipeline:
         "_waiting_written",
         "_write_items",
         "_write_items_reported",
-        "_writer_of_turn",
+        "_wrote_in_turn",
         "appended",
         "calls_at_shard",
         "failed",
@@ -143,10 +145,12 @@ class WritePipeline:
         self._state: LogState | None = log.state
         """The log's files as of the last report; None after an append on the event loop."""
         self._write_items = self._write_items_reported = 0
-        self._writer_of_turn: object | None = None
-        """The task that has written on the event loop in this turn."""
+        self._wrote_in_turn = False
+        """A batch was written by itself in this turn of the event loop."""
+        self._crowded_until = 0.0
+        """Until then nothing is written before the end of a turn: several clients send at once."""
         self._rests_until = 0.0
-        """Until then the shard writes everything: the disk was slow, or several clients send at once."""
+        """Until then the shard writes everything, because the disk was slow."""
         # Entries not yet handed over, and entries handed over but not yet reported as written.
         self._gathered: list[Entry] = []
         self._gathered_bytes = 0
@@ -185,7 +189,7 @@ class WritePipeline:
         """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
         already."""
         size = len(entry.batch)
-        if level is Durability.WRITTEN and self._write_on_loop(entry, size):
+        if level is Durability.WRITTEN and self._write_alone(entry, size):
             return None
         unflushed = self._shared.unflushed
         self.appended = end = entry.next_offset
@@ -216,34 +220,17 @@ class WritePipeline:
         self.schedule_hand_over()
         return reached
 
-    def _write_on_loop(self, entry: Entry, size: int) -> bool:
-        """Writes a small batch on the event loop if nothing else of this partition is in progress. A hop to the shard's
-        thread and back takes longer than handing a few bytes to the operating system. But batches that several clients
-        send in one turn of the loop are better written together, by the shard. It writes everything for a while when
-        that happens, and after a write on the loop that was slow."""
-        writer = asyncio.current_task(self._shared.loop) or self
-        if self._writer_of_turn not in (None, writer):
-            self._rests_until = max(self._rests_until, perf_counter() + CROWDED_SECONDS)
+    def _write_alone(self, entry: Entry, size: int) -> bool:
+        """Writes a batch at once if it is the first of this turn of the loop. Those that follow are written together,
+        at the end of the turn, and when that happens so is everything for a while: then several clients send at
+        once."""
+        if self._wrote_in_turn:
+            self._crowded_until = perf_counter() + CROWDED_SECONDS
             return False
-        if (
-            size > self._shared.options.loop_append_bytes_max
-            or self._gathered
-            or self._is_at_shard
-            or self._producers.due
-            or self._settings.durability is not Durability.WRITTEN
-        ):
+        if self._gathered or perf_counter() < self._crowded_until or not self._write_on_loop((entry,), size):
             return False
-        began = perf_counter()
-        if began < self._rests_until or not self.log.write_on_loop(entry):
-            return False
-        if perf_counter() - began > SLOW_SECONDS:
-            self._rests_until = began + REST_SECONDS
-            self._shard.slow_loop_writes += 1
-        if self._writer_of_turn is None:
-            self._writer_of_turn = writer
-            self._shared.loop.call_soon(self._end_turn)
-        self._shard.loop_writes += 1
-        self._state = None
+        self._wrote_in_turn = True
+        self._shared.loop.call_soon(self._end_turn)
         self.appended = self.written = self.readable = entry.next_offset
         self.tail.push(entry)
         self._shared.tails.admit(self.tail, size)
@@ -252,7 +239,41 @@ class WritePipeline:
         return True
 
     def _end_turn(self) -> None:
-        self._writer_of_turn = None
+        self._wrote_in_turn = False
+
+    def _write_gathered(self) -> bool:
+        """Writes what was gathered in this turn of the loop, if that is little."""
+        entries, size = self._gathered, self._gathered_bytes
+        if not self._write_on_loop(entries, size):
+            return False
+        self._gathered, self._gathered_bytes = [], 0
+        self._unwritten.extend(entries)
+        self._count_written(entries[-1].next_offset)
+        self.advance()
+        return True
+
+    def _write_on_loop(self, entries: Sequence[Entry], size: int) -> bool:
+        """Writes a few bytes on the event loop if nothing else of this partition is in progress. A hop to the shard's
+        thread and back takes longer than handing them to the operating system. After a write that was slow, the shard
+        writes everything for a while."""
+        if (
+            size > self._shared.options.loop_append_bytes_max
+            or self._write_items_reported != self._write_items
+            or self.calls_at_shard
+            or self._producers.due
+            or self._settings.durability is not Durability.WRITTEN
+        ):
+            return False
+        began = perf_counter()
+        if began < self._rests_until or not self.log.write_on_loop(entries, size):
+            return False
+        shard = self._shard
+        if perf_counter() - began > SLOW_SECONDS:
+            self._rests_until = began + REST_SECONDS
+            shard.slow_loop_writes += 1
+        shard.loop_writes += len(entries)
+        self._state = None
+        return True
 
     def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
         """Reads a few messages on the event loop. None if the shard has to read them."""
@@ -285,6 +306,8 @@ class WritePipeline:
         """Gives the shard everything that was gathered. Batches go to the shard here and nowhere else."""
         self._hand_over_due = False
         self._shared.unflushed.buffering.pop(self.schedule_hand_over, None)
+        if self._gathered and not self._sync_due:
+            self._write_gathered()
         entries, self._gathered = self._gathered, []
         self._gathered_bytes = 0
         sync, self._sync_due = self._sync_due, False

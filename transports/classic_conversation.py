@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import groups
@@ -16,6 +15,7 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
 from whippet.transports import offload
+from whippet.transports.random_pool import random_bytes
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import frames, requests, responses, sends
@@ -96,7 +96,7 @@ class ClassicConversation:
 
     def _decode(self, code: int, payload: memoryview) -> Request:
         try:
-            return requests.decode(code, payload, self.dialect, os.urandom, self._limits)
+            return requests.decode(code, payload, self.dialect, random_bytes, self._limits)
         except CommandError:
             if code == frames.SEND_MESSAGES:
                 # Decoding a small send takes less time than this check, which the command repeats anyway. But a sender
@@ -114,7 +114,7 @@ class ClassicConversation:
         """Checks the sender and the destination before the messages, so that an unauthenticated client costs little."""
         count = self._admit_send(payload)
         decode = sends.decode
-        return await offload.call(len(payload), count, decode, payload, self.dialect, os.urandom, self._limits)
+        return await offload.call(len(payload), count, decode, payload, self.dialect, random_bytes, self._limits)
 
     def half_close(self) -> None:
         """Requests in progress are answered as usual."""

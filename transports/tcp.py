@@ -1,9 +1,9 @@
 """The binary protocols over TCP, with or without TLS: reads frames and writes responses, both in order.
 
 transports/admission decides what a client may send. Reads go into a scratch buffer that all connections share, because
-each read is parsed before the next one. The rest of an incomplete request is read straight into its own buffer. A task
-executes the requests of a connection one after the other, and exists only while there are any. A client that does not
-take its responses is not read from, and after a while closed.
+each read is parsed before the next one. The rest of an incomplete request is read straight into its own buffer. A
+coroutine executes the requests of a connection one after the other, at once as far as they need not wait. A client that
+does not take its responses is not read from, and after a while closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import lingering_close, listening
+from whippet.transports import eager, lingering_close, listening
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.frame_intake import QUEUE_MAX, FrameIntake
@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         "_ended",
         "_has_eof",
         "_intake",
+        "_is_working",
         "_lingers_until",
         "_listener",
         "_login",
@@ -65,7 +66,6 @@ class Connection(asyncio.BufferedProtocol):
         "_silent_since",
         "_stall",
         "_transport",
-        "_worker",
         "_writable",
     )
 
@@ -78,7 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         """Created when the first bytes show the protocol."""
         self._login: Login | None = None
         """The user whose account the requests are counted in."""
-        self._worker: asyncio.Task[None] | None = None
+        self._is_working = False
+        """Requests are being executed, one after the other."""
         self._writable: asyncio.Future[None] | None = None
         self._reservation: Reservation | None = None
         """Holds the memory of a response that the client has not taken."""
@@ -123,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reservation is not None:
             # The task releases what the current request holds.
             self._reservation.disconnect()
-            if self._worker is None:
+            if not self._is_working:
                 self._reservation.close()
         for responder in self._deferred:
             responder.reservation.disconnect()
@@ -137,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_eof = True
         if self._conversation is not None:
             self._conversation.half_close()
-        if self._worker is None and not self._deferred:
+        if not (self._is_working or self._deferred):
             return False
         self._awaits_deferred = not self._ended
         self._stop_intake()
@@ -148,14 +149,16 @@ class Connection(asyncio.BufferedProtocol):
         """Accepts no more requests; the connection closes when those in progress are answered."""
         awaited_deferred, self._awaits_deferred = self._awaits_deferred, False
         if self._ended:
-            if awaited_deferred and self._worker is None:
+            if awaited_deferred and not self._is_working:
                 self._close(is_over=True)
             return
         self._stop_intake()
-        if self._worker is None:
+        if self._intake.queue and not self._is_working:
+            self._work()
+        elif not self._is_working:
             # The client does not wait for a response, so there is no need to wait for the client.
             self._close(is_over=True)
-        else:
+        if self._is_working:
             self._transport.pause_reading()
 
     def _stop_intake(self) -> None:
@@ -199,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         intake, limits = self._intake, self._listener.limits
         if intake.is_late(now, limits.frame_time):
             return "a request takes too long to arrive"
-        is_silent = self._session.login is None and self._worker is None and not intake.is_unfinished
+        is_silent = self._session.login is None and not self._is_working and not intake.is_unfinished
         if is_silent and now > self._silent_since + limits.silence_before_login:
             return "it is silent and has not logged in"
         return None
@@ -243,7 +246,6 @@ class Connection(asyncio.BufferedProtocol):
         try:
             intake.receive(data)
         except CommandError as invalid:
-            self._after_receive()
             self._end_after(invalid)
             return
         if intake.is_unfinished:
@@ -264,10 +266,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _after_receive(self) -> None:
         intake = self._intake
-        if intake.queue and self._worker is None:
-            self._worker = self._listener.loop.create_task(self._process_queue())
+        if intake.queue and not self._is_working:
+            self._work()
         if not (self._ended or intake.can_read):
             self._transport.pause_reading()
+
+    def _work(self) -> None:
+        self._is_working = True
+        eager.start(self._process_queue(), Connection._on_worked, self)
+
+    def _on_worked(self) -> None:
+        """`_process_queue` does everything itself, also when it fails."""
 
     def _start_conversation(self, data: memoryview) -> Conversation | None:
         """Returns None if there are too few bytes, or if they are of no protocol of this port; HTTP clients get an
@@ -351,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
                     # A client that sends thousands of requests at once shares the event loop with all others.
                     await asyncio.sleep(0)
         finally:
-            self._worker = None
+            self._is_working = False
             if intake.in_progress:
                 # Executing the request has failed.
                 claim.release(intake.in_progress)
@@ -402,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._deferred.discard(responder)
             responder.reservation.close()
-            if self._awaits_deferred and not self._deferred and self._worker is None:
+            if self._awaits_deferred and not self._deferred and not self._is_working:
                 self._close(is_over=True)
 
 

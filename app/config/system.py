@@ -227,9 +227,9 @@ class Limits(Section, frozen=True):
     """Bytes of the encoded user headers of one message, the most that clients accept; larger ones are refused (error
     4017)."""
     loop_append_bytes: Annotated[int, size(at_least=0)] = 64 << 10
-    """Bytes of the largest batch that the event loop writes by itself, when the shard has nothing to do for the
-    partition: handing a few bytes to the operating system is faster than a hop to the shard's thread. A larger batch is
-    written by the shard, and with 0 every batch, for disks that often take more than a millisecond."""
+    """Bytes that the event loop writes by itself at most, with one call, when the shard has nothing to do for the
+    partition: handing a few bytes to the operating system is faster than a hop to the shard's thread. The shard writes
+    larger batches, and with 0 every batch, for disks that often take more than a millisecond."""
     read_bytes: SomeBytes = 128 * MIB
     """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the response ends there, but
     has at least one message."""

@@ -186,15 +186,32 @@ async def test_an_error_on_the_loop_refuses_the_append_as_an_error_at_the_shard_
 
 
 @pytest.mark.parametrize("size", [1, 255, 300])
-async def test_a_short_write_on_the_loop_is_completed_by_the_shard(tmp_path: Path, size: int) -> None:
+async def test_a_short_write_on_the_loop_is_repeated_at_the_end_of_the_turn(tmp_path: Path, size: int) -> None:
     disk = Refusing()
     async with partition_in(tmp_path, files=disk) as partition:
         await partition.append(texts("a"))
         disk.part = size
         assert (await partition.append(texts("b"))).base_offset == 1
-        assert (disk.part, written_by_loop(partition)) == (0, 0)
+        assert (disk.part, written_by_loop(partition)) == (0, 1)
     async with partition_in(tmp_path, tail_bytes_max=0) as partition:
         assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("size", [1, 255, 300, 600])
+async def test_a_short_write_of_several_batches_is_completed_by_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(write_pipeline, "perf_counter", lambda: 0.0)
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("a"))
+        await asyncio.gather(partition.append(texts("b")), partition.append(texts("c")))
+        before, disk.part = (written_by_loop(partition), written_by_shard(partition)), size
+        results = await asyncio.gather(*(partition.append(texts(name)) for name in "def"))
+        assert [result.base_offset for result in results] == [3, 4, 5]
+        assert (written_by_loop(partition), written_by_shard(partition)) == (before[0], before[1] + 1)
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
 async def test_after_a_slow_write_the_shard_writes_for_a_second(
@@ -339,25 +356,65 @@ async def test_while_records_of_numbered_sends_are_in_doubt_the_shard_writes_and
         assert written_by_loop(partition) == 2
 
 
+class Counting(Files):
+    """Counts the calls that write to logs, and their batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        self.batches.append(len(buffers))
+        return super().write(handle, buffers, position)
+
+
 async def test_what_several_clients_send_in_one_turn_is_written_together_and_so_is_what_follows_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr(write_pipeline, "perf_counter", lambda: now)
-    async with partition_in(tmp_path) as partition:
+    disk = Counting()
+    async with partition_in(tmp_path, files=disk) as partition:
         await partition.append(texts("first"))
         before = written_by_shard(partition)
+        disk.batches.clear()
         await asyncio.gather(*(partition.append(texts(name)) for name in "abcd"))
-        assert (written_by_loop(partition), written_by_shard(partition)) == (1, before + 1)
+        assert disk.batches == [1, 3]
         now = 0.9 * CROWDED_SECONDS
-        await partition.append(texts("soon"))
-        assert written_by_loop(partition) == 1
+        await asyncio.gather(*(partition.append(texts(name)) for name in "efg"))
+        assert disk.batches == [1, 3, 3]
         now = CROWDED_SECONDS
-        for count in range(2, 5):
-            # One client alone may send as much as it likes in a turn.
+        for _ in range(2):
             await partition.append(texts("later"))
-            assert written_by_loop(partition) == count
-        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d soon later later later".split()]
+            await settled()
+        assert disk.batches == [1, 3, 3, 1, 1]
+        assert (written_by_loop(partition), written_by_shard(partition)) == (9, before)
+        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d e f g later later".split()]
+        assert (partition.synced, partition.written, partition.unflushed_bytes) == (0, 10, 0)
+
+
+async def test_what_is_gathered_in_a_turn_is_left_to_the_shard_if_it_is_too_much(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, loop_append_bytes_max=2 * len(texts("a"))) as partition:
+        await partition.append(texts("first"))
+        await asyncio.gather(*(partition.append(texts(name)) for name in "abc"))
+        assert written_by_loop(partition) == 3
+        await asyncio.gather(*(partition.append(texts(name)) for name in "defg"))
+        assert written_by_loop(partition) == 3
+        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d e f g".split()]
+
+
+async def test_an_error_of_what_was_gathered_refuses_every_append_of_the_turn(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("a"))
+        await asyncio.gather(partition.append(texts("b")), partition.append(texts("c")))
+        disk.error = errno.ENOSPC
+        results = await asyncio.gather(*(partition.append(texts(name)) for name in "de"), return_exceptions=True)
+        assert [type(result) for result in results] == [WriteFailed, WriteFailed]
+        assert disk.error == 0
+        assert (partition.appended, partition.written, partition.unflushed_bytes) == (3, 3, 0)
+        assert (await partition.append(texts("f"))).base_offset == 3
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b", b"c", b"f"]
 
 
 async def test_an_error_on_the_loop_is_over_when_the_records_written_before_its_batch_fail(

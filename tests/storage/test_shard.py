@@ -58,7 +58,12 @@ async def test_results_of_brief_calls_are_reported_together_and_those_of_others_
 
         monkeypatch.setattr(shard, "_post_to_loop", counted)
         began, going = threading.Event(), threading.Event()
-        first = shard.call(lambda: (began.set(), going.wait(HANGS_S)))
+
+        def hold() -> bool:
+            began.set()
+            return going.wait(HANGS_S)
+
+        first = shard.call(hold)
         await reached(began)
         others = [shard.call(int, brief=i not in {7, 8}) for i in range(10)]
         going.set()

@@ -378,13 +378,15 @@ async def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_pa
     async with served(tmp_path) as world:
         witness = await root(world, OTHER)
         users = world.listener.gateway.users
-        log_in, going, count = users.log_in, asyncio.Event(), 0
+        log_in, going, count, logged_in = users.log_in, asyncio.Event(), 0, 0
 
         async def slow(*credentials: str) -> Any:
-            nonlocal count
+            nonlocal count, logged_in
             count += 1
             await going.wait()
-            return await log_in(*credentials)
+            found = await log_in(*credentials)
+            logged_in += 1
+            return found
 
         users.log_in = slow  # type: ignore[assignment, method-assign]
         for number in range(20):
@@ -397,12 +399,16 @@ async def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_pa
             assert await witness.is_alive()
         going.set()
         users.log_in = log_in  # type: ignore[method-assign]
-        while any("_process_queue" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+        while logged_in < 20:  # noqa: ASYNC110
             await asyncio.sleep(0)
+        # What follows the login is done in the same turn of the loop.
+        assert await witness.is_alive()
         assert list(world.listener.gateway.replay_caches._sessions) == [OTHER]
 
 
-async def test_queued_requests_of_a_lost_connection_are_not_executed(tmp_path: Path) -> None:
+async def test_queued_requests_of_a_lost_connection_are_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with served(tmp_path) as world:
         witness = await root(world, OTHER)
         for requests_ in (
@@ -411,7 +417,7 @@ async def test_queued_requests_of_a_lost_connection_are_not_executed(tmp_path: P
             [commands.GetMe()],
         ):
             client = await root(world)
-            ahead = [memoryview(client.asked(request)) for request in requests_]
+            ahead = [memoryview(client.asked(request)) for request in (commands.Ping(), *requests_)]
             (connection,) = (
                 one
                 for one in world.listener._connections
@@ -420,10 +426,23 @@ async def test_queued_requests_of_a_lost_connection_are_not_executed(tmp_path: P
             for one in ahead:
                 connection._intake.claim.count(len(one))
                 connection._intake.queue.append(one)
-            connection._after_receive()
-            # In the same iteration of the event loop in which they were read.
-            connection.connection_lost(None)
-            client.reset()
+            going, done = asyncio.Event(), 0
+            with monkeypatch.context() as patched:
+
+                async def slow(_: object, frame: memoryview, to: object, going: asyncio.Event = going) -> list[bytes]:
+                    nonlocal done
+                    done += 1
+                    await going.wait()
+                    return [bytes(frame)]
+
+                patched.setattr(type(connection._conversation), "respond", slow)
+                connection._after_receive()
+                connection.connection_lost(None)
+                client.reset()
+                going.set()
+                while connection._is_working:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                assert done == 1
             while world.connections > 1:
                 assert await witness.is_alive()
         assert await witness.get(commands.GetStreams()) == ()

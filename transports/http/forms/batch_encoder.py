@@ -26,6 +26,7 @@ from whippet.transports.http.forms import request_bodies, user_headers
 from whippet.transports.http.forms.field_types import base64_of
 from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.forms.request_bodies import unprocessable
+from whippet.transports.random_pool import random_bytes
 from whippet.transports.wire.classic import batching
 from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain, finished, random_uuids, with_ids
 from whippet.transports.wire.classic.message import counting, frame_type, rows, uniform_checksums
@@ -211,7 +212,7 @@ def _few(payloads: Sequence[bytes], blocks: list[bytes] | None, ids: list[int] |
         )
         for i, payload in enumerate(payloads)
     ]
-    return batching.plain(plain, os.urandom)[0]
+    return batching.plain(plain, random_bytes)[0]
 
 
 def _uniform(payloads: Sequence[bytes], ids: list[int] | None, now_us: int) -> Made:

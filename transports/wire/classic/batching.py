@@ -9,6 +9,7 @@ Messages without an id get a random UUID.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -83,7 +84,7 @@ class Plain(NamedTuple):
 
 def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Made]:
     if len(messages) == 1:
-        return [_alone(messages[0], random_bytes, place)]
+        return [alone(*messages[0], random_bytes=random_bytes, place=place)]
     return [
         _one_by_one(messages[first:last], lowest, random_bytes, place)
         for first, last, lowest in _runs_of_few([message.origin for message in messages])
@@ -172,16 +173,29 @@ def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
 # --------------------------------------------------------------------------------------------------- a few messages
 
 
-def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Made:
+def alone(
+    identity: bytes,
+    origin: int,
+    headers_length: int,
+    payload_length: int,
+    body: memoryview,
+    headers: Readable = b"",
+    *,
+    random_bytes: RandomBytes | None,
+    place: Place = UNPLACED,
+) -> Made:
     """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent."""
-    identity, origin, headers_length, payload_length, body, headers = message
     if identity == NO_ID and random_bytes:
         identity = _uuid(random_bytes(16))
-    frame = FRAME.pack(0, identity, 0, 0, headers_length, payload_length, 0)
-    batch = bytearray().join((_NO_HEADER, frame, body, headers))
-    found = CHECKSUM.pack(checksum_of(memoryview(batch)[HEADER_BYTES + 8 :]))
-    batch[HEADER_BYTES : HEADER_BYTES + 8] = found
-    return finished(batch, origin, 1, len(batch) - HEADER_BYTES, found, place)
+    frame_bytes = FRAME_BYTES + headers_length + payload_length
+    head = (*place, origin, HEADER_BYTES + frame_bytes, 0, 1, 0, identity, 0, 0, headers_length, payload_length, 0)
+    batch = bytearray(b"".join((_SINGLE.pack(*head), body, headers)))
+    batch[HEADER_BYTES : HEADER_BYTES + 8] = found = CHECKSUM.pack(checksum_of(batch[HEADER_BYTES + 8 :]))
+    stamp(batch, *place, found)
+    return Made(batch, Checked(1, frame_bytes, found))
+
+
+_SINGLE = struct.Struct(f"{HEADER.format}{HEADER_BYTES - HEADER.size}x{FRAME.format[1:]}")
 
 
 def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:

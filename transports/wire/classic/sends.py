@@ -49,6 +49,8 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
         raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
     if not 0 < count <= limits.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
+    if count == 1 and (single := _single(payload, position, dialect, random_bytes, limits)) is not None:
+        return SendMessages(stream, topic, to, (single.batch,), (single.checked,))
     index, area = payload[position:messages_at], payload[messages_at:]
     found_size = _header_size(index, area, count)
     header_size = found_size or LONG
@@ -61,6 +63,32 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     dialect.on_send(header_size)
     batches, checked = zip(*made, strict=True)
     return SendMessages(stream, topic, to, batches, checked)
+
+
+def _single(
+    payload: memoryview, index_at: int, dialect: Dialect, random_bytes: RandomBytes, limits: Limits
+) -> Made | None:
+    """The batch of a single message, without the steps that many messages need. None if anything about it is unusual
+    or wrong."""
+    start = index_at + INDEX_BYTES
+    size = len(payload) - start
+    if size < SHORT:
+        return None
+    index_offset, end, index_timestamp = INDEX.unpack_from(payload, index_at)
+    _, identity, _, _, origin, headers_bytes, payload_bytes = HEAD.unpack_from(payload, start)
+    header_size = size - headers_bytes - payload_bytes
+    if (
+        (header_size != LONG and (header_size != SHORT or headers_bytes))
+        or end != size
+        or index_offset
+        or index_timestamp
+        or not 0 < payload_bytes <= limits.payload_bytes
+        or headers_bytes > limits.user_headers_bytes
+    ):
+        return None
+    dialect.on_send(header_size)
+    body = payload[start + header_size :]
+    return batching.alone(identity, origin, headers_bytes, payload_bytes, body, random_bytes=random_bytes)
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
