@@ -2,8 +2,9 @@
 
 The event loop posts work items to the shard's mailbox and never waits. In a write round the shard takes everything in
 the mailbox, writes the batches of each partition with one call, syncs each partition once however many commands wait
-for it (group commit), and reports to the loop once. Items of one partition are executed in the order in which they were
-posted.
+for it (group commit), and reports to the loop once. Of a partition that is far behind, a round writes only a part, so
+that those who wait for room wait for that part and not for all. Items of one partition are executed in the order in
+which they were posted.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ OUTCOMES_TOGETHER = 4
 """How many brief calls are reported together: waking the loop costs a third as much as reading a megabyte."""
 
 
+STEP_BYTES = 1 << 20
+"""How much of one partition a round writes, unless a sync is to follow. Producers that are faster than the disk would
+otherwise wait until everything is written that may be unflushed, which is 64 MiB."""
+
+
 def shard_of(place: PartitionId, shards: int) -> int:
     """Murmur3 of the packed ids. Its low bits are poor for small numbers such as ids, so the upper half decides."""
     packed = (place.stream << 32 | place.topic << 20 | place.partition) & 0xFFFF_FFFF_FFFF_FFFF
@@ -54,7 +60,7 @@ class Written(NamedTuple):
     synced: bool
     sync_error: BaseException | None
     number: int
-    """The number of the last write item that this is the result of."""
+    """The number of the last write item that is completely done; 0 if the round wrote only a part."""
 
 
 class Owner(Protocol):
@@ -77,7 +83,9 @@ class WriteItem(NamedTuple):
     entries: list[Entry]
     sync: bool
     records: Sequence[Record]
-    """The records of the entries that are numbered sends."""
+    """The records of the entries that are numbered sends, in the same order."""
+    size: int
+    """The bytes of the entries."""
 
 
 class Call(NamedTuple):
@@ -106,6 +114,8 @@ class Shard:
         self._loop = loop
         self._stopped = False
         self._mailbox: SimpleQueue[WriteItem | Call | None] = SimpleQueue()
+        self._unfinished: dict[int, WriteItem] = {}
+        """What is left to write after the last round, for each owner."""
         self._cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
         self._thread = threading.Thread(target=self._run, name=f"shard-{number}", daemon=True)
         self._thread.start()
@@ -130,7 +140,7 @@ class Shard:
     @property
     def queue_length(self) -> int:
         """How many work items wait for their turn."""
-        return self._mailbox.qsize()
+        return self._mailbox.qsize() + len(self._unfinished)
 
     async def stop(self) -> None:
         """Executes everything posted so far, closes the files and ends the thread."""
@@ -151,10 +161,11 @@ class Shard:
             pass
 
     def _turn(self) -> bool:
-        writes: dict[int, WriteItem] = {}
+        writes, self._unfinished = self._unfinished, {}
         outcomes: list[Outcome] = []
-        item = self._mailbox.get()
-        for waiting in range(self._mailbox.qsize(), -1, -1):
+        items = [] if writes else [self._mailbox.get()]
+        items += [self._mailbox.get() for _ in range(self._mailbox.qsize())]
+        for item in items:
             if outcomes and not (isinstance(item, Call) and item.brief and len(outcomes) < OUTCOMES_TOGETHER):
                 self._post_to_loop(_settle, outcomes)
                 outcomes = []
@@ -163,32 +174,35 @@ class Shard:
             if isinstance(item, WriteItem):
                 _merge(writes, item)
             else:
-                if writes:
-                    self._run_write_round(writes)
-                    writes = {}
+                while writes:
+                    writes = self._run_write_round(writes)
                 outcomes.append(self._run_call(item))
-            if waiting:
-                item = self._mailbox.get()
         if outcomes:
             self._post_to_loop(_settle, outcomes)
-        if writes:
-            self._run_write_round(writes)
+        self._unfinished = self._run_write_round(writes)
         return True
 
-    def _run_write_round(self, writes: dict[int, WriteItem]) -> None:
+    def _run_write_round(self, writes: dict[int, WriteItem]) -> dict[int, WriteItem]:
+        """Returns what is left to write."""
         results: list[tuple[Owner, Written]] = []
         unsynced: list[tuple[WriteItem, Written]] = []
-        for item in writes.values():
-            log = item.log
-            if item.generation != log.generation:
+        left: dict[int, WriteItem] = {}
+        for key, whole in writes.items():
+            log = whole.log
+            if whole.generation != log.generation:
                 # An earlier write failed. The loop is about to learn of it, and decides what happens to these entries.
                 continue
+            item, rest = _step(whole)
             error = self._guarded(log.write, item.entries, item.records, item.sync) if item.entries else None
             self.writes += 1
             if error is not None and not isinstance(error, OSError):
                 # Later entries were handed over before the loop knew of the defect, so they must not be written.
                 log.generation += 1
-            result = Written(log.next_offset, log.state, log.generation, error, False, None, item.number)
+            number = whole.number
+            if error is None and rest is not None:
+                left[key] = rest
+                number = 0
+            result = Written(log.next_offset, log.state, log.generation, error, False, None, number)
             # Batches written before an error are synced as well, since they can only be acknowledged after that.
             if item.sync and (error is None or isinstance(error, OSError)):
                 unsynced.append((item, result))
@@ -198,6 +212,7 @@ class Shard:
             self._post_to_loop(_deliver, results)
         if unsynced:
             self._post_to_loop(_deliver, [(item.owner, self._synced(item.log, result)) for item, result in unsynced])
+        return left
 
     def _synced(self, log: Log, result: Written) -> Written:
         error = self._guarded(log.sync)
@@ -237,7 +252,30 @@ def _merge(writes: dict[int, WriteItem], item: WriteItem) -> None:
         return
     known.entries.extend(item.entries)
     sync, records = known.sync or item.sync, [*known.records, *item.records]
-    writes[id(item.owner)] = known._replace(number=item.number, sync=sync, records=records)
+    size = known.size + item.size
+    writes[id(item.owner)] = known._replace(number=item.number, sync=sync, records=records, size=size)
+
+
+def _step(item: WriteItem) -> tuple[WriteItem, WriteItem | None]:
+    """The part of an item that one round writes, and the rest. With a sync to follow that is everything: while others
+    keep appending, the sync would otherwise never come."""
+    if item.sync or item.size <= STEP_BYTES:
+        return item, None
+    size = count = 0
+    for entry in item.entries:
+        if size >= STEP_BYTES:
+            break
+        size += len(entry.batch)
+        count += 1
+    if count == len(item.entries):
+        return item, None
+    entries, rest = item.entries[:count], item.entries[count:]
+    end = rest[0].base_offset
+    early = sum(record.base_offset < end for record in item.records)
+    return (
+        item._replace(entries=entries, records=item.records[:early], size=size),
+        item._replace(entries=rest, records=item.records[early:], size=item.size - size),
+    )
 
 
 def _deliver(results: list[tuple[Owner, Written]]) -> None:

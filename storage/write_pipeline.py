@@ -309,14 +309,15 @@ class WritePipeline:
         if self._gathered and not self._sync_due:
             self._write_gathered()
         entries, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
+        size, self._gathered_bytes = self._gathered_bytes, 0
         sync, self._sync_due = self._sync_due, False
         if entries or sync:
             records, self._producers.due = self._producers.due, []
             self._unwritten.extend(entries)
             self._write_items += 1
             self._state = self.state
-            self._shard.write(WriteItem(self, self._write_items, self.log, self._generation, entries, sync, records))
+            number, generation = self._write_items, self._generation
+            self._shard.write(WriteItem(self, number, self.log, generation, entries, sync, records, size))
         if self._offsets.due:
             self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
 

@@ -25,6 +25,7 @@ from tests.storage.support.world import random_bytes, stored, with_topic
 from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
 from tests.support.sizes import sized
+from whippet.storage import shard
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.log_reader import Fetched
@@ -34,6 +35,8 @@ from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
+
+STEP_BYTES = shard.STEP_BYTES
 
 
 class Kept(NamedTuple):
@@ -83,8 +86,10 @@ class PartitionMachine(RuleBasedStateMachine):
         loop_append_bytes_max=st.sampled_from((0, 700, 64 << 10)),
         validate_checksum=st.booleans(),
         unflushed=st.sampled_from((700, 100_000)),
+        step_bytes=st.sampled_from((1, 1000, STEP_BYTES)),
     )
-    def begin(self, unflushed: int, **options: Any) -> None:
+    def begin(self, unflushed: int, step_bytes: int, **options: Any) -> None:
+        shard.STEP_BYTES = step_bytes
         self.options = options | {"unflushed_bytes_max": unflushed, "partition_unflushed_bytes_max": unflushed}
         self.open()
 
@@ -102,6 +107,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.last_timestamp = self.kept[-1].timestamp if self.kept else 0
 
     def teardown(self) -> None:
+        shard.STEP_BYTES = STEP_BYTES
         if hasattr(self, "store"):
             self.wait(self.store.close())
         self.loop.close()
