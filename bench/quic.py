@@ -1,7 +1,7 @@
 """`whippet bench quic`: measures the server over QUIC on this machine, each figure beside its yardstick.
 
 The yardstick is aioquic without pacing (quic_unpaced.py), which receives the same bytes and does next to nothing with
-them. The load comes from a third process with aioquic's client, whose packets cost as much as the server's: where the
+them. The load comes from a third process, whose packets cost about as much as the server's (quic_load.py): where the
 client is the slowest part, both have its speed. On two cores they all share, so a ratio says more than a rate.
 """
 
@@ -26,6 +26,7 @@ BATCH = 1000
 SIZES = (1_200, 1_452, 8_952, 16_384)
 """Sizes of datagrams: what every path carries, Ethernet, jumbo frames, and what only the loopback device carries."""
 USUAL = 1_452
+CONNECTIONS = 8
 PING_MS_MAX = 50.0
 MOST = Target("ratio", ">=", 0.7)
 BY_A_THREAD = "the yardstick writes in a thread as well, and then responds"
@@ -70,6 +71,7 @@ class Shape(NamedTuple):
     requests: int
     in_flight: int = 1
     datagram_bytes: int = USUAL
+    connections: int = 1
 
 
 async def place_of(server: Server) -> Place:
@@ -115,7 +117,7 @@ async def small(bench: Bench) -> list[Figure]:
         bench.server("memory", SYSTEM_PARTITION_MESSAGES_REQUIRED_TO_SAVE="10000") as memory,
         bench.server("written") as written,
     ):
-        contenders = {}
+        contenders, many = {}, f"{CONNECTIONS} connections"
         for level, server in (("memory", memory), ("written", written)):
             place, ids = await place_of(server), await server.topic("small")
             for in_flight in (1, 8):
@@ -123,6 +125,9 @@ async def small(bench: Bench) -> list[Figure]:
                     shape = Shape(messages, payload, bench.scale.singles, in_flight)
                     contenders[f"yardstick {what} {in_flight}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
                     contenders[f"{level} {what} {in_flight}"] = exchanging(bench.load, Exchange(place, *ids, *shape))
+            shape = Shape(1, 100, bench.scale.singles, connections=CONNECTIONS)
+            contenders[f"yardstick {many}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
+            contenders[f"{level} {many}"] = exchanging(bench.load, Exchange(place, *ids, *shape))
         for in_flight in (1, 8):
             shape = Shape(1, 100, bench.scale.singles, in_flight)
             contenders[f"writing send {in_flight}"] = exchanging(bench.load, Exchange(writing, 0, 0, *shape))
@@ -135,6 +140,14 @@ async def small(bench: Bench) -> list[Figure]:
                 ("one 100 B a request, written, beside a loop that writes", "written", "send", "yardstick", None, ""),
             )
             for number in (1, 8)
+        ]
+        rows += [
+            Row(
+                f"one 100 B a request, {level}, {CONNECTIONS} connections",
+                f"{level} connections",
+                "yardstick connections",
+            )
+            for level in ("memory", "written")
         ]
         return rates(rows, await race(contenders, bench.scale.rounds), "req/s")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from aioquic.quic.connection import END_STATES
+from aioquic.quic.connection import QuicConnectionState
 
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.quic_configuration import Handshake, Rules
@@ -53,7 +53,9 @@ class Engine(ProbingConnection):
     @property
     def is_over(self) -> bool:
         """Nothing more is received or sent."""
-        return self._state in END_STATES
+        # To find a member of an enumeration in a set, its hash is computed in Python.
+        state = self._state
+        return state is not QuicConnectionState.CONNECTED and state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
     def is_established(self) -> bool:

@@ -54,7 +54,8 @@ class ReceivedData:
 
     def add(self, stream_id: int, piece: bytes, *, fin: bool) -> None:
         if stream_id != self._stream_id:
-            self.flush()
+            if self._pieces:
+                self.flush()
             self._stream_id = stream_id
         self._pieces.append(piece)
         if fin:
@@ -95,6 +96,9 @@ class ReceivingConnection(QuicConnection):
         # What is looked up for each packet: the hash of an enumeration's member is computed in Python.
         self._space, self._keys = self._spaces[tls.Epoch.ONE_RTT], self._cryptos[tls.Epoch.ONE_RTT]
         self._early_keys = self._cryptos[tls.Epoch.ZERO_RTT].recv
+
+    def next_event(self) -> QuicEvent | None:
+        return self._events.popleft() if self._events else None
 
     def receive_datagrams(self, datagrams: Sequence[bytes], peer: PeerAddress, now: float) -> None:
         """Handles datagrams that arrived together from one address, in this order."""

@@ -79,6 +79,7 @@ OVERRIDDEN = {
     "QuicConnection._write_stream_limits": "398d4a898f7c",
     "QuicConnection.datagrams_to_send": "f4eb22c8add2",
     "QuicConnection.get_timer": "07184a05f894",
+    "QuicConnection.next_event": "1c682ae04b38",
     "QuicConnection.send_stream_data": "d10cbdd766b5",
     "QuicPacketPacer.update_rate": "ec763995d360",
     "QuicPacketRecovery._detect_loss": "56e5a246bb22",
