@@ -140,7 +140,10 @@ def check(batch: Readable, limits: Limits = UNLIMITED) -> Checked:
     if length != size or not 0 < count <= limits.messages or batch[RESERVED_AT:HEADER_BYTES] != NO_BYTES_RESERVED:
         refuse(batch, limits)
     view = memoryview(batch)
-    if count <= _FEW:
+    found: tuple[Frames, bytes] | None
+    if count == 1:
+        found = _check_single(view, size, limits)
+    elif count <= _FEW:
         found = _check_few(view, count, limits)
     else:
         first = FRAME_BYTES + sum(_FRAME_LENGTHS.unpack_from(batch, HEADER_BYTES + 32))
@@ -149,6 +152,20 @@ def check(batch: Readable, limits: Limits = UNLIMITED) -> Checked:
     if found is None or _hash(b"".join((batch[:40], batch[48:52], found[1]))) != checksum:
         refuse(batch, limits)
     return Checked(count, *found)
+
+
+def _check_single(view: memoryview, size: int, limits: Limits) -> tuple[Frames, bytes] | None:
+    checksum, _, delta, _, headers, payload, reserved = FRAME.unpack_from(view, HEADER_BYTES)
+    if (
+        headers + payload != size - HEADER_BYTES - FRAME_BYTES
+        or delta
+        or reserved
+        or not 0 < payload <= limits.payload_bytes
+        or headers > limits.user_headers_bytes
+        or _hash(view[HEADER_BYTES + 8 :]) != checksum
+    ):
+        return None
+    return size - HEADER_BYTES, _U64.pack(checksum)
 
 
 def _check_few(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
@@ -175,11 +192,7 @@ def _check_few(view: memoryview, count: int, limits: Limits) -> tuple[Frames, by
         checksums.append(stored)
         positions.append(end)
         position = end
-    if position != size:
-        return None
-    if count == 1:
-        return size - HEADER_BYTES, bytes(checksums[0])
-    return positions, b"".join(checksums)
+    return (positions, b"".join(checksums)) if position == size else None
 
 
 def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> tuple[Frames, bytes] | None:

@@ -24,7 +24,7 @@ from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
-from whippet.transports.send_checks import check_send
+from whippet.transports.send_checks import check_send, is_small
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames, registration, requests, responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
@@ -75,6 +75,8 @@ NOT_DONE = frozenset(
 
 
 class ModernConversation:
+    measure = staticmethod(frames.measure)
+
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
         self.is_over = False
@@ -87,9 +89,6 @@ class ModernConversation:
         self._limits = Limits.of(gateway.store.options)
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
-
-    def measure(self, data: memoryview) -> int:
-        return HEADER_BYTES + frames.body_bytes(data) if len(data) >= HEADER_BYTES else 0
 
     def refusal(self, data: memoryview, length: int) -> Code | None:
         body = length - HEADER_BYTES
@@ -205,7 +204,7 @@ class ModernConversation:
         self, header: frames.Request, code: int, body: memoryview, operation_number: int, to: Responder
     ) -> list[Readable]:
         request = requests.decode(code, body)
-        if type(request) is SendMessages:
+        if type(request) is SendMessages and not is_small(request):
             request = await check_send(self._gateway, self.session, request, self._limits)
         if type(request) is PollMessages:
             room, most = to.response_reservation(), self.poll_bytes_max

@@ -31,7 +31,7 @@ from whippet.storage.batch import Limits, Readable
 from whippet.transports import login_checks, reservations
 from whippet.transports.login_checks import Evicted
 from whippet.transports.reservations import Responder
-from whippet.transports.send_checks import check_send
+from whippet.transports.send_checks import check_send, is_small
 from whippet.transports.wire import generations
 from whippet.transports.wire.generations import Generation
 from whippet.transports.wire.modern import frames as modern_frames
@@ -215,7 +215,7 @@ class NextConversation:
         operation_number = gateway.catalogue_version
         try:
             request = self._generation.decode(code, body)
-            if type(request) is requests.SendMessages:
+            if type(request) is requests.SendMessages and not is_small(request):
                 request = await check_send(gateway, bound.session, request, self._limits)
             if operation in PARTITION_OPERATIONS:
                 deferred_polls.check_incarnation(gateway, bound.session.login, request, header.incarnation)

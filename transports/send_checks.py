@@ -15,13 +15,21 @@ from whippet.storage.errors import InvalidBatch
 from whippet.transports import offload
 
 
-async def check_send(gateway: Gateway, session: Session, request: SendMessages, limits: Limits) -> SendMessages:
-    """Checks a large batch in a thread; the log checks the others on the event loop."""
+def is_small(request: SendMessages) -> bool:
+    """Whether the log itself can check the send on the event loop, as it is."""
+    return request.producer is None and not offload.is_large(*_size_of(request))
+
+
+def _size_of(request: SendMessages) -> tuple[int, int]:
     (batch,) = request.batches
-    size, count = len(batch), HEADER.unpack_from(batch)[6]
+    return len(batch), HEADER.unpack_from(batch)[6]
+
+
+async def check_send(gateway: Gateway, session: Session, request: SendMessages, limits: Limits) -> SendMessages:
+    """Prepares a send that is not small. A large batch is checked in a thread."""
+    (batch,) = request.batches
+    size, count = _size_of(request)
     is_large = offload.is_large(size, count)
-    if not is_large and request.producer is None:
-        return request
     admit(gateway, session, SendMessages, Destination(request.stream, request.topic))
     if request.producer is not None:
         await offload.call(size, count, remove_producer, batch)

@@ -14,6 +14,7 @@ from whippet.app.commands.requests import ConsumerKind, PartitioningKind, Strate
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError, of_storage
 from whippet.app.model.catalogue import Topic
+from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.sessions import NOT_REGISTERED
 from whippet.storage.errors import ProducerFenced
 from whippet.storage.options import Durability
@@ -45,10 +46,33 @@ async def send_messages(
     topic = target.topic
     partition_id = _choose_partition(topic, request.partitioning)
     partition = find_partition(target, partition_id)
+    batches, wanted = request.batches, request.durability
+    bounds = gateway.deduplication.bounds(topic.document.options)
+    measurements = gateway.measurements
+    if bounds is None and len(batches) == 1:
+        (batch,) = batches
+        size = len(batch)
+        appended = await partition.append(batch, wanted, checked=request.checked[0] if request.checked else None)
+        measurements.messages_sent += appended.messages
+        measurements.bytes_sent += size
+        first, count, level = appended.base_offset, appended.messages, appended.durability
+        return responses.Sent(target.stream_id, topic.id, partition_id, first, count, level)
+    if not batches:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    first, count, level = await _send_several(gateway, request, partition, bounds)
+    measurements.messages_sent += count
+    measurements.bytes_sent += sum(map(len, batches))
+    return responses.Sent(target.stream_id, topic.id, partition_id, first, count, level)
+
+
+async def _send_several(
+    gateway: Gateway, request: requests.SendMessages, partition: Partition, bounds: Bounds | None
+) -> tuple[int, int, Durability]:
+    """Appends several batches, or what is new in them. Returns the first offset, the number of messages and the
+    durability that they have reached."""
     first = None
     count = 0
     level = partition.durability
-    bounds = gateway.deduplication.bounds(topic.document.options)
     if len(request.batches) > 1 and bounds is None:
         # All or nothing: a request that was refused after some of its batches would be sent again as a whole.
         partition.check_room(sum(map(len, request.batches)))
@@ -67,14 +91,9 @@ async def send_messages(
         first = appended.base_offset if first is None else first
         count += appended.messages
         level = appended.durability
-    if not request.batches:
-        raise CommandError(Code.INVALID_MESSAGES_COUNT)
-    measurements = gateway.measurements
-    measurements.messages_sent += count
-    measurements.bytes_sent += sum(map(len, request.batches))
     if first is None:
         first, level = await _all_duplicates(partition, request.durability)
-    return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level)
+    return first, count, level
 
 
 async def _all_duplicates(partition: Partition, durability: Durability | None) -> tuple[int, Durability]:

@@ -65,14 +65,18 @@ class Reply(NamedTuple):
     reason: int
 
 
-def body_bytes(header: Readable) -> int:
-    """Returns the number of bytes after a header. Raises if it is not one: then the next one cannot be found."""
-    size, kind = _FRAMING.unpack_from(header)
+def measure(data: Readable) -> int:
+    """Returns the length of the frame that begins here; 0 if there are too few bytes to tell. Raises if this is no
+    header: then the next one cannot be found."""
+    if len(data) < HEADER_BYTES:
+        return 0
+    size: int
+    size, kind = _FRAMING.unpack_from(data)
     if kind != REQUEST:
         raise CommandError(Code.INVALID_COMMAND, f"a header of kind {kind} is not that of a request")
     if size < HEADER_BYTES:
         raise CommandError(Code.INVALID_COMMAND, f"a frame of {size} bytes has no room for its header")
-    return int(size) - HEADER_BYTES
+    return size
 
 
 def request_of(frame: Readable) -> Request:

@@ -33,7 +33,7 @@ def test_a_header_there_and_back_is_the_same(
 ) -> None:
     head = frames.request_head(client, number, operation, session, code, size, checksum)
     assert len(head) == HEADER_BYTES
-    assert frames.body_bytes(head) == size
+    assert frames.measure(head) == HEADER_BYTES + size
     found = frames.request_of(head)
     assert found == frames.Request(
         HEADER_BYTES + size,
@@ -55,14 +55,15 @@ def test_a_request_without_a_checksum_has_none() -> None:
 @pytest.mark.parametrize("size", [0, 1, 48, 255])
 def test_a_frame_too_small_for_its_header_is_refused(size: int) -> None:
     with pytest.raises(CommandError):
-        frames.body_bytes(header(size))
-    assert frames.body_bytes(header(256)) == 0
+        frames.measure(header(size))
+    assert frames.measure(header(256)) == 256
+    assert frames.measure(header(256)[:-1]) == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in range(256) if kind != 5])
 def test_only_requests_are_read(kind: int) -> None:
     with pytest.raises(CommandError):
-        frames.body_bytes(header(256, kind))
+        frames.measure(header(256, kind))
 
 
 @given(bytes_=st.binary(min_size=256, max_size=256), status=st.integers(0, 2**32 - 1))
