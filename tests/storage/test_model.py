@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.storage.support.segments import FilesInMemoryOfTheSystem
 from tests.storage.support.world import random_bytes, stored, with_topic
 from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
@@ -99,7 +100,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         options = StoreOptions(path=str(self.path), saver_interval_s=None, **self.options)
-        self.store: Store = self.wait(Store.open(options, clock=self.clock))
+        self.store: Store = self.wait(Store.open(options, clock=self.clock, files=FilesInMemoryOfTheSystem()))
         assert not self.store.damage
         assert not self.store.problems
         (self.partition,) = self.wait(with_topic(self.store))

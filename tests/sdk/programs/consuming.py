@@ -5,7 +5,7 @@ from typing import Any
 
 from apache_iggy import PollingStrategy
 from scenario import Task, auto_commit, connected, execute, heard, milliseconds, say, send, text
-from versions import consumer_group
+from versions import MODERN, consumer_group
 
 
 class Consumer:
@@ -58,6 +58,9 @@ class Consumer:
             last_consumed=consumer.get_last_consumed_offset(0),
             last_of_other=consumer.get_last_stored_offset(7),
         )
+        if MODERN:
+            # Otherwise over QUIC the next member would wait until the server considers this client gone.
+            await self.client.logout_user()
 
 
 async def main(task: Task) -> None:
