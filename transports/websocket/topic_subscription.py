@@ -9,6 +9,7 @@ gets the number of messages it has missed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -100,7 +101,7 @@ class TopicSubscription(Subscription):
         self._turn = 0
         """The partition whose newest message comes first after the next skip."""
         self._tokens = max(wanted.max_rate or 0.0, 1.0)
-        self._filled_at = asyncio.get_running_loop().time()
+        self._filled_at = time.monotonic()
         self._head = b'{"sub":%d,"messages":[' % number
 
     def resume_point(self) -> Mapping[str, Any]:
@@ -200,9 +201,9 @@ class TopicSubscription(Subscription):
         rate = self._wanted.max_rate
         if rate is None:
             return False
-        loop, has_waited = asyncio.get_running_loop(), False
+        has_waited = False
         while True:
-            now = loop.time()
+            now = time.monotonic()
             self._tokens = min(self._tokens + (now - self._filled_at) * rate, max(rate, 1.0))
             self._filled_at = now
             if self._tokens >= 1.0:

@@ -247,6 +247,35 @@ async def test_a_token_can_be_refreshed_once_and_stays_valid(tmp_path: Path) -> 
         assert caller.generation == "0.6", "what is known of the client is kept, too"
 
 
+async def test_only_a_token_that_was_valid_until_all_sessions_were_ended_counts_as_ended(tmp_path: Path) -> None:
+    async with token_world(tmp_path) as made:
+        await made.user("alice")
+        await made.user("bob")
+        await made.user("carol")
+        root = await made.root()
+        token, revoked = made.give("alice"), made.give("alice")
+        of_inactive, of_deleted = made.give("bob"), made.give("carol")
+        caller = await made.tokens.authenticate(revoked)
+        assert caller is not None
+        assert caller.claims is not None
+        await made.tokens.revoke(caller.claims)
+        assert not made.tokens.has_ended(token)
+        for name in ("alice", "bob", "carol"):
+            await root.execute(requests.EndSessions(name))
+        assert made.tokens.has_ended(token)
+        assert made.tokens.has_ended(of_inactive)
+        assert not made.tokens.has_ended(revoked)
+        await root.execute(requests.UpdateUser("bob", None, UserStatus.INACTIVE))
+        await root.execute(requests.DeleteUser("carol"))
+        assert not made.tokens.has_ended(of_inactive)
+        assert not made.tokens.has_ended(of_deleted)
+        header, claims = opened(token)
+        for forged in ("", "no token", signed(header, claims, "another secret")):
+            assert not made.tokens.has_ended(forged)
+        made.clock.now += 2 * 3600 * SECOND
+        assert not made.tokens.has_ended(token)
+
+
 async def test_ended_tokens_stay_ended_after_a_restart(tmp_path: Path) -> None:
     async with token_world(tmp_path) as made:
         revoked, refreshed, other = made.give(), made.give(), made.give()
@@ -351,6 +380,8 @@ async def test_of_two_secrets_the_first_signs_and_both_verify(tmp_path: Path) ->
         made.tokens = await made.reopened(both)
         new = made.give()
         assert [await made.user_of(old), await made.user_of(new)] == ["root", "root"]
+        header, claims = opened(new)
+        assert await made.user_of(signed(header, claims, "a third secret")) is None
         made.tokens = await made.reopened()
         assert await made.user_of(new) is None
 

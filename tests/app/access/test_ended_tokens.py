@@ -90,14 +90,19 @@ def test_an_invalid_line_is_reported_and_affects_no_other_entry(
     assert "line 2 cannot be understood" in caplog.text
 
 
-async def test_the_file_is_rewritten_when_most_of_its_lines_are_obsolete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_the_file_is_rewritten_when_most_of_its_lines_are_obsolete(tmp_path: Path, others: int) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=3)
+    for number in range(others):
+        await ended.add(revoked(number, mark="bob"), now=0)
     seen = []
-    for number in range(14):
+    for number in range(24):
         await ended.add(revoked(7, ends_at=1000 + number), now=0)
         seen.append(lines(tmp_path))
-    # One entry: the file may have twice the limit and four more lines.
-    assert seen == [*range(1, 12), 1, 2, 3]
+    entries = 1 + others
+    # The file may have twice the limit and four more lines for each entry.
+    allowed = [*range(entries, 2 * 3 + 4 * entries + 2)]
+    assert seen == [*allowed, *allowed, *allowed][:24]
 
 
 async def test_rewriting_the_file_drops_expired_entries(tmp_path: Path) -> None:

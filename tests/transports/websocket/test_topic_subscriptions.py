@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.clocks import Seconds
 from tests.transports.websocket.support.browsing import sending, stranger, with_topic
 from tests.transports.websocket.support.subscribing import everything, sent, subscribed
 from tests.transports.websocket.support.talking import talking
 from whippet.storage.options import Durability
-from whippet.transports.websocket import listener
+from whippet.transports.websocket import listener, topic_subscription
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 
@@ -182,27 +182,43 @@ async def test_after_a_burst_comes_the_newest_message_and_what_was_skipped(tmp_p
         assert len(heard) - 1 + skipped == 90
 
 
-@pytest.mark.parametrize("behind", ["hold", "skip"])
-async def test_a_rate_limit_is_kept(tmp_path: Path, behind: str) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    """Subscriptions count their rate by it."""
+    stopped = Seconds()
+    monkeypatch.setattr(topic_subscription, "time", stopped)
+    return stopped
+
+
+async def test_a_subscription_with_a_rate_limit_gets_every_message_at_that_rate(tmp_path: Path, clock: Seconds) -> None:
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
-        sub = await subscribed(browser, **TOPIC, **{"from": "first"}, max_rate=50, behind=behind, credit=1000)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        sub = await subscribed(browser, **TOPIC, **{"from": "first"}, max_rate=50, behind="hold", credit=1000)
         await sent(browser, 70)
-        if behind == "hold":
-            assert await browser.offsets(sub, 70) == [(0, offset) for offset in range(70)]
-            assert loop.time() - began > 0.3
-            return
-        heard, skipped = len((await browser.push(sub))["messages"]), 0
-        assert heard == 50
-        while skipped + heard < 70 + 1:
-            await sent(browser, 1)
-            if browser.pushed:
-                message = browser.pushed.pop()
-                heard += len(message["messages"])
-                skipped += message.get("skipped", {}).get("0", 0)
-        assert skipped >= 20
+        assert offsets_in(await browser.push(sub)) == list(range(50))
+        clock.now += 0.11
+        assert offsets_in(await browser.push(sub)) == list(range(50, 55))
+        clock.now += 10
+        assert offsets_in(await browser.push(sub)) == list(range(55, 70))
+
+
+async def test_a_subscription_that_may_skip_gets_the_newest_message_when_its_rate_allows_one(
+    tmp_path: Path, clock: Seconds
+) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        sub = await subscribed(browser, **TOPIC, **{"from": "first"}, max_rate=50, behind="skip", credit=1000)
+        await sent(browser, 70)
+        assert offsets_in(await browser.push(sub)) == list(range(50))
+        for newest, skipped in ((69, 19), (74, 4)):
+            clock.now += 0.03
+            message = await browser.push(sub)
+            assert (offsets_in(message), message["skipped"]) == ([newest], {"0": skipped})
+            await sent(browser, 5)
+
+
+def offsets_in(message: dict[str, Any]) -> list[int]:
+    return [each["header"]["offset"] for each in message["messages"]]
 
 
 async def test_messages_deleted_before_they_were_read_are_skipped(tmp_path: Path) -> None:
