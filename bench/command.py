@@ -7,9 +7,9 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import uvloop
@@ -50,9 +50,11 @@ class Subject(Generic[S, B]):
     work."""
     failures: tuple[type[Exception], ...] = ()
     """Exceptions that are reported in one line, besides those of the system and of child processes."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """More names for the command line, each for several measures."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        names = [measure.name for measure in self.measures]
+        names = [*(measure.name for measure in self.measures), *self.groups]
         add = parser.add_argument
         add("--json", action="store_true", help="print a JSON list of the figures and nothing else")
         add("--only", nargs="+", metavar="NAME", choices=names, help=f"measure only these: {', '.join(names)}")
@@ -76,9 +78,10 @@ class Subject(Generic[S, B]):
         if arguments.rounds:
             scale = scale._replace(rounds=arguments.rounds)
         figures: list[Figure] = []
+        only = {name for chosen in arguments.only or () for name in self.groups.get(chosen, (chosen,))}
         async with self.bench(arguments, folder, scale) as bench:
             for measure in self.measures:
-                if not arguments.only or measure.name in arguments.only:
+                if not only or measure.name in only:
                     print(f"measuring {measure.name} ...", file=sys.stderr)
                     figures += await measure.run(bench)
         return figures

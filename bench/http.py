@@ -15,11 +15,13 @@ from typing import NamedTuple
 from whippet.app.client.batching import pack
 from whippet.bench import http_load, processes
 from whippet.bench.command import Measure, Subject
-from whippet.bench.http_load import BATCH, JSON, NDJSON, Get, Media, Post, Stall, Tail
+from whippet.bench.http_load import BATCH, JSON, NDJSON, Get, Media, Post, Stall, Tail, Wake
+from whippet.bench.load import PERCENTILES
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server
 
 SEVERAL = 4
+FEW = 8
 MANY = 64
 POLLED = 100
 STALL_S = 1.0
@@ -35,10 +37,11 @@ class Scale(NamedTuple):
     polls: int
     tails: int
     tail_seconds: float
+    wakes: int
 
 
-FULL = Scale(5, 200, 10_000, 4_000, 1000, 10.0)
-QUICK = Scale(1, 10, 300, 100, 50, 1.0)
+FULL = Scale(5, 200, 10_000, 4_000, 1000, 10.0, 500)
+QUICK = Scale(1, 10, 300, 100, 50, 1.0, 20)
 
 
 class Bench(NamedTuple):
@@ -49,6 +52,7 @@ class Bench(NamedTuple):
 
 RECEIVER = "the yardstick receives the body"
 DECODER = "the yardstick decodes the body"
+PLAIN = "the yardstick is a plain ASGI function"
 GIVER = "the yardstick returns as many bytes"
 
 
@@ -146,6 +150,45 @@ async def singles(bench: Bench) -> list[Figure]:
         return rates((Row(name, "server", "bare", Target("value", ">=", 8_000), DECODER),), found, "req/s")
 
 
+async def small(bench: Bench) -> list[Figure]:
+    """One message a request over a few connections, beside a plain ASGI function, and what wakes a long poll."""
+    scale = bench.scale
+    memory = {"SYSTEM_PARTITION_MESSAGES_REQUIRED_TO_SAVE": "10000"}
+    async with (
+        bare() as port,
+        serving(bench, "small-memory", **memory) as in_memory,
+        serving(bench, "small-written") as written,
+    ):
+        plain = http_load.Target(port, "/bare")
+        shape = 1, 100, scale.singles, FEW
+        await bench.load.run(Post(await target(written, "polled"), JSON, 1, 100, 1))
+        polled = await target(written, "polled", "?value=0&count=1")
+        found = await race(
+            {
+                "bare": posting(bench, plain, JSON, *shape),
+                "memory": posting(bench, await target(in_memory, "small"), JSON, *shape),
+                "written": posting(bench, await target(written, "small"), JSON, *shape),
+                "bare poll": getting(bench, plain, JSON, FEW),
+                "poll": getting(bench, polled, JSON, FEW),
+            },
+            scale.rounds,
+        )
+        woken = await bench.load.run(Wake(await target(written, "woken"), scale.wakes))
+    most = Target("ratio", ">=", 0.55)
+    rows = (
+        Row(f"small, JSON, memory, {FEW} connections", "memory", "bare", None, PLAIN),
+        Row(f"small, JSON, written, {FEW} connections", "written", "bare", most, PLAIN),
+        Row(f"small, poll of one message, {FEW} connections", "poll", "bare poll", None, PLAIN),
+    )
+    return [
+        *rates(rows, found, "req/s"),
+        *(
+            figure(Row(f"small, from a send until a long poll is answered, p{percentile:g}", ""), value, None, "us")
+            for percentile, value in zip(PERCENTILES, woken.latencies_us, strict=True)
+        ),
+    ]
+
+
 async def polls(bench: Bench) -> list[Figure]:
     async with bare() as port, serving(bench, "polls") as server:
         to = await target(server, "polls")
@@ -171,9 +214,9 @@ async def polls(bench: Bench) -> list[Figure]:
         return rates(rows, await race(contenders, bench.scale.rounds), "req/s")
 
 
-def getting(bench: Bench, of: http_load.Target, accept: str) -> Contender:
+def getting(bench: Bench, of: http_load.Target, accept: str, connections: int = MANY) -> Contender:
     async def contender() -> float:
-        return bench.scale.polls / (await bench.load.run(Get(of, accept, bench.scale.polls, MANY))).seconds
+        return bench.scale.polls / (await bench.load.run(Get(of, accept, bench.scale.polls, connections))).seconds
 
     return contender
 
@@ -226,6 +269,7 @@ async def stalled(bench: Bench) -> list[Figure]:
 MEASURES = (
     Measure("bodies", bodies),
     Measure("singles", singles),
+    Measure("small", small),
     Measure("polls", polls),
     Measure("tails", tails),
     Measure("stalled", stalled),

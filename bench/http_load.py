@@ -12,13 +12,24 @@ import os
 import re
 import socket
 import time
+from array import array
 from typing import Literal, cast
 
 import msgspec
+import numpy as np
 import uvloop
 
 from whippet.app.client.batching import pack
-from whippet.bench.load import DELIVERY_S_MAX, Deliveries, Outcome, Refused, Run, discard, run_jobs
+from whippet.bench.load import (
+    DELIVERY_S_MAX,
+    PERCENTILES,
+    Deliveries,
+    Outcome,
+    Refused,
+    Run,
+    discard,
+    run_jobs,
+)
 
 Media = Literal["application/json", "application/x-ndjson", "application/vnd.iggy.batch"]
 JSON: Media = "application/json"
@@ -26,6 +37,8 @@ NDJSON: Media = "application/x-ndjson"
 BATCH: Media = "application/vnd.iggy.batch"
 SENDERS = 16
 """A connection may only be this many requests ahead of its responses."""
+WAITS_S = 0.002
+"""Between a long poll and the message that wakes it."""
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
 
 
@@ -73,7 +86,15 @@ class Stall(msgspec.Struct, frozen=True, tag=True):
     wait_s: float
 
 
-HttpJob = Post | Get | Tail | Stall
+class Wake(msgspec.Struct, frozen=True, tag=True):
+    """Sends single messages, each when a long poll waits for it, and measures from the send until the poll is answered.
+    `target` is the path of the messages of an empty topic."""
+
+    target: Target
+    messages: int
+
+
+HttpJob = Post | Get | Tail | Stall | Wake
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
@@ -289,6 +310,43 @@ def stall(job: Stall) -> Outcome:
     return Outcome(seconds, count)
 
 
+# ---------------------------------------------------------------------------------------------------------- long polls
+
+
+def wake(job: Wake) -> Outcome:
+    """The poll is on its way when the message is sent. If it arrives a little later, it is answered all the sooner."""
+    polling, sending = (socket.create_connection(("127.0.0.1", job.target.port)) for _ in range(2))
+    for link in (polling, sending):
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    send = request("POST", job.target, body_of(JSON, 1, 100), content_type=JSON)
+    latencies = array("d")
+    begun = time.perf_counter()
+    for offset in range(job.messages):
+        of = msgspec.structs.replace(job.target, path=f"{job.target.path}?value={offset}&count=1&wait=10s")
+        polling.sendall(request("GET", of, accept=JSON))
+        time.sleep(WAITS_S)
+        start = time.perf_counter()
+        sending.sendall(send)
+        _read_success(polling)
+        latencies.append((time.perf_counter() - start) * 1e6)
+        _read_success(sending)
+    seconds = time.perf_counter() - begun
+    polling.close()
+    sending.close()
+    return Outcome(seconds, 0, tuple(np.percentile(np.array(latencies), PERCENTILES).tolist()))
+
+
+def _read_success(link: socket.socket) -> None:
+    answer = link.recv(1 << 16)
+    while (found := _LENGTH.search(answer)) is None or len(answer) < answer.find(b"\r\n\r\n") + 4 + int(found[1]):
+        more = link.recv(1 << 16)
+        if not more:
+            raise Refused("the connection was closed")
+        answer += more
+    if not answer.startswith(b"HTTP/1.1 20"):
+        raise Refused(f"a refusal: {answer[:300]!r}")
+
+
 # ---------------------------------------------------------------------------------------------------------------- jobs
 
 
@@ -297,6 +355,8 @@ def run(job: HttpJob) -> Outcome:
         return stall(job)
     if isinstance(job, Tail):
         return uvloop.run(follow(job))
+    if isinstance(job, Wake):
+        return wake(job)
     if isinstance(job, Get):
         prepared = request("GET", job.target, accept=job.accept)
     else:

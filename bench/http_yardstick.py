@@ -1,6 +1,7 @@
 """The yardstick for HTTP: an application that does next to nothing, on the same uvicorn.
 
 `POST /take` reads the body, `POST /decode` decodes its JSON as well, and `GET /give/<bytes>` returns this many bytes.
+`/bare` is a plain ASGI function, without Starlette: it reads the body and responds.
 `python -m whippet.bench.http_yardstick` prints its port and runs until SIGTERM.
 """
 
@@ -18,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Partitioning(msgspec.Struct):
@@ -58,6 +60,21 @@ async def give(request: Request) -> Response:
     return Response(_octets(request.path_params["size"]), media_type="application/octet-stream")
 
 
+def with_bare(application: ASGIApp) -> ASGIApp:
+    headers = [(b"content-length", b"%d" % len(_ANSWER)), (b"content-type", b"application/json")]
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/bare":
+            await application(scope, receive, send)
+            return
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 201, "headers": headers})
+        await send({"type": "http.response.body", "body": _ANSWER})
+
+    return serve
+
+
 async def _serve() -> None:
     routes = [
         Route("/take", take, methods=["POST"]),
@@ -67,7 +84,7 @@ async def _serve() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         print(listener.getsockname()[1], flush=True)
         config = uvicorn.Config(
-            Starlette(routes=routes),
+            with_bare(Starlette(routes=routes)),
             http="httptools",
             ws="none",
             lifespan="off",

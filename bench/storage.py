@@ -36,7 +36,7 @@ async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> As
     yield Bench(folder, scale, arguments.shards)
 
 
-SUBJECT = Subject("storage", MEASURES, FULL, QUICK, _bench)
+SUBJECT = Subject("storage", MEASURES, FULL, QUICK, _bench, groups={"small": ("append-one", "lookup")})
 run = SUBJECT.run
 
 

@@ -26,6 +26,7 @@ from whippet.storage.store import Store
 
 BATCH = 1000
 MANY = 64
+SEVERAL = 16
 
 
 class Scale(NamedTuple):
@@ -72,6 +73,10 @@ SYNCED = Level("synced", {"SYSTEM_PARTITION_ENFORCE_FSYNC": "true"}, synced=True
 
 HALF = Target("ratio", ">=", 0.5)
 MOST = Target("ratio", ">=", 0.7)
+SMALL_RATIO = Target("ratio", ">=", 0.6)
+SMALL_WRITTEN = Target("ratio", ">=", 0.9)
+SMALL_LATENCIES = (Target("value", "<", 300.0), None, Target("value", "<", 5_000.0))
+"""Microseconds at half load, one for each of PERCENTILES."""
 IS_PRODUCE = "the yardstick is sending them, one connection"
 IS_GROUP_SYNC = "the yardstick syncs once per turn of its loop"
 
@@ -275,6 +280,55 @@ async def _singles(bench: Bench, level: Level) -> list[Figure]:
     return rates(SINGLE_ROWS[level.name], found, "req/s") + latencies
 
 
+IS_ONLY_ANSWERING = "the yardstick reads the frame and responds"
+
+
+async def small(bench: Bench) -> list[Figure]:
+    """Compares one message a request with a server that only responds, and the level *written* with *memory*."""
+    scale = bench.scale
+    levels = (MEMORY, WRITTEN)
+    async with AsyncExitStack() as stack:
+        bare = await stack.enter_async_context(processes.yardstick(f"{bench.folder}/yardstick", "answer"))
+        servers = {
+            level.name: await stack.enter_async_context(bench.server(f"small-{level.name}", **level.settings))
+            for level in levels
+        }
+        contenders = {}
+        for connections, requests in ((1, max(scale.singles // 4, 100)), (SEVERAL, scale.singles)):
+            shape = 1, 100, requests, connections
+            contenders[f"yardstick {connections}"] = producing(bench, bare, *shape, None)
+            for name, server in servers.items():
+                contenders[f"{name} {connections}"] = producing(bench, server.place(), *shape, server)
+        found = await race(contenders, scale.rounds)
+        latencies = []
+        for name, server in servers.items():
+            latencies += await _half_load(bench, name, server, found[f"{name} {SEVERAL}"] / 2)
+    rows: list[Row] = []
+    for connections in (1, SEVERAL):
+        what = f"{connections} connection{'s' * (connections > 1)}"
+        bare_one, memory, written = (f"{name} {connections}" for name in ("yardstick", "memory", "written"))
+        rows += [
+            Row(
+                f"small, memory, {what}", memory, bare_one, SMALL_RATIO if connections > 1 else None, IS_ONLY_ANSWERING
+            ),
+            Row(f"small, written, {what}", written, bare_one, None, IS_ONLY_ANSWERING),
+            Row(f"small, written, {what}, beside memory", written, memory, SMALL_WRITTEN, "the yardstick is memory"),
+        ]
+    return rates(rows, found, "req/s") + latencies
+
+
+async def _half_load(bench: Bench, level: str, server: Server, rate: float) -> list[Figure]:
+    """Measures the latency of requests that come at this rate."""
+    ids = await server.topic("latency")
+    job = tcp_load.OpenLoop(server.place(), *ids, 100, rate, bench.scale.latency_s, SEVERAL)
+    measured = await bench.load.run(job)
+    note = f"open loop, {rate:,.0f} req/s, {SEVERAL} connections"
+    return [
+        figure(Row(f"small, {level}, latency p{percentile:g}", "", target=target, note=note), value, None, "us")
+        for percentile, value, target in zip(PERCENTILES, measured.latencies_us, SMALL_LATENCIES, strict=True)
+    ]
+
+
 async def one_memory(bench: Bench) -> list[Figure]:
     return await _singles(bench, MEMORY)
 
@@ -337,6 +391,7 @@ MEASURES = (
     Measure("one-memory", one_memory),
     Measure("one-written", one_written),
     Measure("one-synced", one_synced),
+    Measure("small", small),
     Measure("idle", idle),
     Measure("start", start),
 )

@@ -7,6 +7,8 @@ The file only grows, as the server's does: both have to allocate space. `python 
 
 `python -m whippet.bench.tcp_yardstick FILE send BYTES COUNT` is the counterpart for reading: it fills the file with
 COUNT times BYTES bytes, and responds to each frame with the next BYTES bytes, read from the file.
+
+`python -m whippet.bench.tcp_yardstick FILE answer` writes nothing: it reads frames and responds.
 """
 
 from __future__ import annotations
@@ -68,8 +70,15 @@ class Sender:
         transport.writelines((self._header, octets))
 
 
+class Nothing:
+    """Only responds."""
+
+    def take(self, frame: memoryview, transport: asyncio.Transport) -> None:
+        transport.write(ANSWER)
+
+
 class Receiver(asyncio.BufferedProtocol):
-    def __init__(self, file: File | Sender) -> None:
+    def __init__(self, file: File | Sender | Nothing) -> None:
         self._file = file
         self._transport = cast(asyncio.Transport, None)
         self._part = b""
@@ -113,7 +122,11 @@ class Receiver(asyncio.BufferedProtocol):
 
 async def _serve(path: str, *mode: str) -> None:
     loop = asyncio.get_running_loop()
-    file = Sender(path, int(mode[1]), int(mode[2])) if mode[:1] == ("send",) else File(path, mode == ("sync",))
+    file: File | Sender | Nothing
+    if mode[:1] == ("send",):
+        file = Sender(path, int(mode[1]), int(mode[2]))
+    else:
+        file = Nothing() if mode == ("answer",) else File(path, mode == ("sync",))
     server = await loop.create_server(lambda: Receiver(file), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     terminated = asyncio.Event()

@@ -16,13 +16,15 @@ from whippet.bench.command import Measure, Subject
 from whippet.bench.load import Exchange, Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server, exchanging
-from whippet.bench.ws_load import FanOut
+from whippet.bench.ws_load import FanOut, Sends
 
 BATCH = 1000
+CONNECTIONS = 8
 FAN_PER_SECOND = 200
 FAN_MS_MAX = 200.0
 HALF = Target("ratio", ">=", 0.5)
 IS_NO_STORE = "the yardstick writes without a thread, and promises nothing"
+IS_BINARY = "the yardstick takes binary messages"
 IS_BROADCAST = "the yardstick passes on what it is sent"
 
 
@@ -109,6 +111,7 @@ async def small(bench: Bench) -> list[Figure]:
         bench.server("written") as written,
     ):
         contenders: dict[str, Contender] = {}
+        several = bench.scale.singles, CONNECTIONS
         for level, server in (("memory", memory), ("written", written)):
             ids = await server.topic("small")
             for in_flight in (1, 8):
@@ -118,6 +121,9 @@ async def small(bench: Bench) -> list[Figure]:
                     contenders[f"{level} {what} {in_flight}"] = exchanging(
                         bench.load, Exchange(place_of(server), *ids, *shape)
                     )
+            for form in ("binary", "text"):
+                contenders[f"{level} {form}"] = sending(bench, Sends(place_of(server), *ids, form, 100, *several))
+        contenders["yardstick"] = sending(bench, Sends(bare, 0, 0, "binary", 100, *several))
         rows = [
             Row(f"{name}, {number} in flight", f"{level} {what} {number}", f"yardstick {what} {number}", None, note)
             for name, level, what, note in (
@@ -127,7 +133,19 @@ async def small(bench: Bench) -> list[Figure]:
             )
             for number in (1, 8)
         ]
+        rows += [
+            Row(f"small, {form}, {level}, {CONNECTIONS} connections", f"{level} {form}", "yardstick", None, note)
+            for form, note in (("binary", IS_NO_STORE), ("text", IS_BINARY))
+            for level in ("memory", "written")
+        ]
         return rates(rows, await race(contenders, bench.scale.rounds), "req/s")
+
+
+def sending(bench: Bench, job: Sends) -> Contender:
+    async def contender() -> float:
+        return job.requests / (await bench.load.run(job)).seconds
+
+    return contender
 
 
 async def fan(bench: Bench) -> list[Figure]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import socket
 import time
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 import uvloop
@@ -23,9 +24,11 @@ from whippet.bench.load import (
     Outcome,
     Place,
     Refused,
+    Run,
     discard,
     prepare_exchange,
     prepare_login,
+    prepare_send,
     run_jobs,
 )
 from whippet.bench.tcp_load import SCRATCH_BYTES, send_all
@@ -50,7 +53,20 @@ class FanOut(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
-WsJob = Exchange | FanOut
+class Sends(msgspec.Struct, frozen=True, tag=True):
+    """Sends single messages of `payload` bytes over all connections, in binary or, over the channel of browsers, as
+    text."""
+
+    place: Place
+    stream: int
+    topic: int
+    form: Literal["binary", "text"]
+    payload: int
+    requests: int
+    connections: int
+
+
+WsJob = Exchange | FanOut | Sends
 
 
 def handshake(place: Place, path: str) -> bytes:
@@ -172,6 +188,116 @@ def closed_loop(job: Exchange) -> Outcome:
     return Outcome(seconds, received)
 
 
+# --------------------------------------------------------------------------------------------------- many connections
+
+
+class Requester(asyncio.Protocol):
+    """A connection that sends the next request when it gets a response. The response to the upgrade, and that to the
+    login if there is one, only mark it as ready."""
+
+    def __init__(self, run: Run[bytes], job: Sends) -> None:
+        self._run = run
+        self._job = job
+        self._wire = WIRES[job.place.wire]()
+        self._prepared = prepare_send(job.place.wire, job.stream, job.topic, 1, job.payload)
+        self._transport = cast(asyncio.Transport, None)
+        self._rest = b""
+        self._is_upgraded = False
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(handshake(self._job.place, "/ws" if self._job.form == "text" else "/"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(Refused("the connection was closed"))
+        self._run.fail("a connection was closed")
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        if not self._is_upgraded:
+            head, end, data = data.partition(b"\r\n\r\n")
+            if not end:
+                self._rest = head
+                return
+            if not head.startswith(b"HTTP/1.1 101"):
+                self.ready.set_exception(Refused(f"no upgrade: {head[:300]!r}"))
+                return
+            self._is_upgraded = True
+            if self._job.form == "binary" and self._job.place.token:
+                login = prepare_login(self._job.place, self._wire)
+                self._transport.write(binary_frame(self._wire, login))
+            else:
+                self.ready.set_result(None)
+        while data and _is_whole(data):
+            size, at = _size(data)
+            self._on_answer(data[at : at + size])
+            data = data[at + size :]
+        self._rest = data
+
+    def _on_answer(self, content: bytes) -> None:
+        run, head = self._run, self._wire.head_bytes
+        is_text = content.startswith(b"{")
+        if not (b'"ok":' in content if is_text else self._wire.is_success(memoryview(content)[:head])):
+            run.fail(f"a refusal: {content[:300]!r}")
+            return
+        if not self.ready.done():
+            login = prepare_login(self._job.place, self._wire)
+            self._wire.decode_response(login, memoryview(content)[:head], memoryview(content)[head:])
+            self.ready.set_result(None)
+            return
+        run.answered += 1
+        run.received += len(content)
+        if run.sent < run.count:
+            self.ask()
+        elif run.answered == run.count and not run.done.done():
+            run.done.set_result(None)
+
+    def ask(self) -> None:
+        self._run.sent += 1
+        if self._job.form == "text":
+            self._transport.write(self._run.prepared)
+        else:
+            self._transport.write(binary_frame(self._wire, self._prepared))
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+def binary_frame(wire: Wire, prepared: Prepared) -> bytes:
+    content = b"".join(wire.frame(prepared))
+    return header(BINARY, len(content)) + content
+
+
+async def send_all_singles(job: Sends) -> Outcome:
+    loop = asyncio.get_running_loop()
+    command = {
+        "id": 1,
+        "cmd": "send_messages",
+        "stream": job.stream,
+        "topic": job.topic,
+        "partitioning": {"kind": "balanced", "value": ""},
+        "messages": [{"payload": base64.b64encode(os.urandom(job.payload)).decode()}],
+    }
+    run = Run(text_frame(command), job.requests)
+    made = [
+        (await loop.create_connection(lambda: Requester(run, job), "127.0.0.1", job.place.port))[1]
+        for _ in range(job.connections)
+    ]
+    await asyncio.gather(*(requester.ready for requester in made))
+    start = time.perf_counter()
+    for requester in made:
+        if run.sent < run.count:
+            requester.ask()
+    await run.done
+    seconds = time.perf_counter() - start
+    for requester in made:
+        requester.close()
+    return Outcome(seconds, run.received)
+
+
 # ------------------------------------------------------------------------------------------------------------- fan-out
 
 
@@ -272,6 +398,8 @@ async def fan_out(job: FanOut) -> Outcome:
 
 
 def run(job: WsJob) -> Outcome:
+    if isinstance(job, Sends):
+        return uvloop.run(send_all_singles(job))
     return uvloop.run(fan_out(job)) if isinstance(job, FanOut) else closed_loop(job)
 
 

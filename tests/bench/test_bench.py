@@ -9,7 +9,7 @@ import pytest
 from tests.bench.support.command import bench, measured
 from whippet.app.cli.main import main
 
-FIGURES = {"storage": 26, "tcp": 21, "http": 13, "ws": 11, "quic": 11}
+FIGURES = {"storage": 26, "tcp": 33, "http": 19, "ws": 15, "quic": 11}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
 
 
@@ -36,6 +36,16 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
         ),
         ("tcp", ["produce-1kb"], ["produce 1,000 x 1 KB, 1 connection", "produce 1,000 x 1 KB, 8 connections"]),
         ("http", ["singles"], ["one message a POST, 64 connections"]),
+        (
+            "http",
+            ["small"],
+            [
+                "small, JSON, memory, 8 connections",
+                "small, JSON, written, 8 connections",
+                "small, poll of one message, 8 connections",
+                *(f"small, from a send until a long poll is answered, p{which}" for which in ("50", "99", "99.9")),
+            ],
+        ),
         ("ws", ["consume"], ["consume 1,000 x 1 KB"]),
         ("quic", ["consume"], ["consume 1,000 x 1 KB"]),
     ],
@@ -57,6 +67,14 @@ def test_a_usage_error_exits_with_code_2(subject: str, capsys: pytest.CaptureFix
             main(["bench", subject, *arguments])
         assert ended.value.code == 2
         assert f"usage: whippet bench {subject}" in capsys.readouterr().err
+
+
+def test_a_group_selects_several_measures(tmp_path: Path) -> None:
+    ran = bench("storage", tmp_path, "--only", "small", "--rounds", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert "append one 100 B, written, 1 waiting" in ran.stdout
+    assert "read one message at an offset, file" in ran.stdout
+    assert "1,000 x 1 KB" not in ran.stdout
 
 
 def test_a_missing_folder_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
