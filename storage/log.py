@@ -1,7 +1,8 @@
 """The segments of one partition on the disk: what LogReader reads, plus writing, syncing and deleting.
 
-A `Log` belongs to the thread of one shard, and nothing here is locked. The one exception is `write_on_loop`, which the
-event loop calls while the shard has nothing to do for the partition. Opening a log is recovery's work (recovery.py).
+A `Log` belongs to the thread of one shard, and nothing here is locked. The exceptions are the methods `..._on_loop`,
+which the event loop calls while the shard has nothing to do for the partition. Opening a log is recovery's work
+(recovery.py).
 """
 
 from __future__ import annotations
@@ -225,6 +226,17 @@ class Log(LogReader):
         if content is None or not self._good(segment, index, view := memoryview(content), first, last):
             return None
         return cut_to_request(index, view, first, last, offset, count, room, at_least_one=True)[0]
+
+    def offset_on_loop(self, timestamp: int) -> int | None:
+        """Does the same as `offset_at` on the event loop, while the shard has nothing to do for the partition, if the
+        answer is in the last segment, whose index is in memory. None if it may be in an earlier one."""
+        segment = self.segments[-1]
+        index = segment.index
+        assert index is not None
+        if not len(index) or (len(self.segments) > 1 and index.timestamp(0) >= timestamp):
+            return None
+        i = index.at_time(timestamp)
+        return index.base_offset(i) if i < len(index) else segment.next_offset
 
     def _end_loan(self) -> None:
         if self._lent is not None:

@@ -367,6 +367,9 @@ class Partition:
             return max(found, first)
         if tail.first_offset is not None and tail.first_offset <= first:
             return first
+        found = self._pipeline.offset_on_loop(timestamp)
+        if found is not None:
+            return found
         return await self._pipeline.call(lambda: log.offset_at(timestamp), brief=True)
 
     # ------------------------------------------------------------------------------------------------- consumer offsets

@@ -279,6 +279,10 @@ class WritePipeline:
         """Reads a few messages on the event loop. None if the shard has to read them."""
         return None if self._is_at_shard else self.log.read_on_loop(offset, count, room, end)
 
+    def offset_on_loop(self, timestamp: int) -> int | None:
+        """Looks a time up on the event loop. None if the shard has to do it."""
+        return None if self._is_at_shard else self.log.offset_on_loop(timestamp)
+
     @property
     def _is_at_shard(self) -> bool:
         """Whether the shard has anything to do for this partition, so that the event loop may not use the log."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.storage.support.world import offsets, opened, partition_in, payloads, sized, texts, with_topic
+from tests.support.clocks import Clock
 from whippet.storage.files import Buffer, Files
 from whippet.storage.log import LOOP_READ_BYTES_MAX
 from whippet.storage.partition import Partition
@@ -159,3 +160,41 @@ def test_a_cached_read_is_whole_or_none(monkeypatch: pytest.MonkeyPatch) -> None
             assert files.read_cached(handle, 4, 3) is None
         finally:
             files.close(handle)
+
+
+async def test_a_time_in_the_last_segment_is_looked_up_without_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, tail_bytes_max=0, segment_bytes=1200) as partition:
+        began = clock.now
+        for number in range(10):
+            clock.now = began + 10 * number
+            await partition.append(texts(f"{number}"))
+        start = (await partition.closed_segments())[-1].next_offset
+        assert 0 < start < 9
+        for number in range(start, 10):
+            for time, expected in ((began + 10 * number, number), (began + 10 * number + 1, number + 1)):
+                calls.clear()
+                assert await partition.offset_at(time) == expected
+                # Whether the message before the first one of the segment is older is not known without its index.
+                assert bool(calls) is (time == began + 10 * start)
+        calls.clear()
+        assert await partition.offset_at(began) == 0
+        assert len(calls) == 1
+
+
+async def test_a_time_in_the_only_segment_is_looked_up_without_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, tail_bytes_max=0) as partition:
+        assert await partition.offset_at(clock.now) == 0
+        began = clock.now
+        for number in range(4):
+            clock.now = began + 10 * number
+            await partition.append(texts(f"{number}"))
+        calls.clear()
+        assert [await partition.offset_at(began + time) for time in (-5, 0, 1, 10, 29, 30, 31)] == [0, 0, 1, 1, 3, 3, 4]
+        assert not calls
+        going = threading.Event()
+        first = partition._pipeline.call(going.wait)
+        assert partition._pipeline.offset_on_loop(began) is None
+        going.set()
+        await first
