@@ -6,8 +6,9 @@ A task is a large part of the cost of a small request, and most requests never w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
+from types import coroutine as awaitable_generator
 from typing import Any, TypeVar
 
 Subject = TypeVar("Subject")
@@ -52,3 +53,42 @@ class _SuspendedCoroutine:
             raise
         else:
             self.wait(future)
+
+
+def begin(coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None] | None:
+    """Runs the coroutine until it first waits. Returns None if it is done by then, otherwise what is left of it, for a
+    task. Until then there is no current task: what needs one, as `asyncio.timeout` does, awaits `in_task` first."""
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration:
+        return None
+    return _rest(coroutine, awaited)
+
+
+async def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _steps(coroutine, awaited)
+
+
+@awaitable_generator
+def _steps(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """Does what `yield from` does, for a coroutine that has run already up to its first `yield`."""
+    while True:
+        try:
+            sent = yield awaited
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 -- the coroutine decides
+            step = partial(coroutine.throw, error)
+        else:
+            step = partial(coroutine.send, sent)
+        try:
+            awaited = step()
+        except StopIteration:
+            return
+
+
+async def in_task() -> None:
+    """Returns when there is a current task."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)

@@ -111,3 +111,74 @@ async def test_a_coroutine_may_wait_for_locks_and_threads() -> None:
         await ended.wait()
     assert order == ["first", "worked"]
     assert not lock.locked()
+
+
+async def test_what_is_left_of_a_coroutine_that_waits_goes_on_in_a_task() -> None:
+    first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    tasks = list[asyncio.Task[Any] | None]()
+    found = list[int]()
+
+    async def add() -> None:
+        tasks.append(asyncio.current_task())
+        one = await first
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        found.append(one + 1)
+
+    rests = list[Any]()
+    asyncio.get_running_loop().call_soon(lambda: rests.append(eager.begin(add())))
+    await soon()
+    task = asyncio.create_task(rests[0])
+    await soon()
+    first.set_result(1)
+    await task
+    assert found == [2]
+    assert tasks == [None, task]
+
+
+async def test_nothing_is_left_of_a_coroutine_that_never_waits() -> None:
+    async def wait_for_nothing() -> None:
+        pass
+
+    assert eager.begin(wait_for_nothing()) is None
+
+
+async def test_what_is_left_can_be_cancelled_and_may_go_on_after_that() -> None:
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    seen = list[str]()
+
+    async def wait() -> None:
+        try:
+            await never
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            seen.append("cancelled")
+            raise
+        finally:
+            seen.append("over")
+
+    rest = eager.begin(wait())
+    assert rest is not None
+    task = asyncio.create_task(rest)
+    await soon()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cancelled", "over"]
+    assert never.cancelled()
+
+
+async def test_a_coroutine_can_wait_for_a_task_of_its_own() -> None:
+    tasks = list[asyncio.Task[Any] | None]()
+
+    async def need() -> None:
+        await eager.in_task()
+        tasks.append(asyncio.current_task())
+
+    began = list[Any]()
+    asyncio.get_running_loop().call_soon(lambda: began.append(eager.begin(need())))
+    await soon()
+    task = asyncio.create_task(began[0])
+    await task
+    await need()
+    assert tasks == [task, asyncio.current_task()]

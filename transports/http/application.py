@@ -61,7 +61,7 @@ class Application:
         except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
             _log.exception("%s %s failed because of a defect", scope.get("method"), scope.get("path"))
             response = bug_response()
-        await send_response(response, send)
+        await send_response(response, scope, send)
 
 
 def is_shown(config: Config) -> bool:

@@ -42,7 +42,7 @@ async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
     """The application of a listener that serves WebSocket alone."""
     headers = ((b"upgrade", b"websocket"), (b"connection", b"Upgrade"))
     refused = Refused(HTTPStatus.UPGRADE_REQUIRED, "This port speaks WebSocket", headers=headers)
-    await send_response(refusal_response(refused), send)
+    await send_response(refusal_response(refused), scope, send)
 
 
 class WebSockets(Connections[TrackedConnection]):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import xxhash
 import zstandard
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -24,6 +24,11 @@ VIEW = (b"iggy-view", b"0")
 PRIVATE = (b"cache-control", b"private, no-cache")
 NO_STORE = (b"cache-control", b"no-store")
 VARY = (b"vary", b"accept-encoding")
+
+RESPOND = "whippet.respond"
+"""The key in the ASGI scope of a function that sends a whole response, in place of two messages. It returns False, and
+has done nothing, if it would have to wait. Absent over HTTP/3, and where a middleware changes the messages."""
+BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 COMPRESSED_BYTES_MIN = 1024
 THREAD_BYTES_MIN = 128 * 1024
@@ -38,15 +43,14 @@ class HttpResponse(NamedTuple):
     headers: Headers = ()
 
 
-async def send_response(response: HttpResponse, send: Send) -> None:
+async def send_response(response: HttpResponse, scope: Scope, send: Send) -> None:
     status, body, headers = response
-    if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-        start = {"type": "http.response.start", "status": status, "headers": list(headers)}
-    else:
-        length = (b"content-length", b"%d" % len(body))
-        start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+    if status not in BODILESS:
+        headers = ((b"content-length", b"%d" % len(body)), *headers)
+    respond: Callable[[int, Headers, bytes], bool] | None = scope.get(RESPOND)
+    if respond is None or not respond(status, headers, body):
+        await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await send({"type": "http.response.body", "body": body})
 
 
 def with_etag(response: HttpResponse, wanted: bytes | None) -> HttpResponse:

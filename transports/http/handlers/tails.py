@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.transports import eager
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
 from whippet.transports.http.forms.events import parse_cursor, resume_position
@@ -66,6 +67,8 @@ class TailQuery(msgspec.Struct, frozen=True):
 
 
 async def tail_messages(call: Call) -> HttpResponse | TailResponse:
+    # A tail is ended by cancelling its task.
+    await eager.in_task()
     query: TailQuery = call.query
     header = call.headers.get(LAST_EVENT_ID)
     text = header.decode("latin-1") if header else None if query.cursor is UNSET else query.cursor

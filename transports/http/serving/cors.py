@@ -12,7 +12,7 @@ from http import HTTPStatus
 from starlette.types import Message, Scope, Send
 
 from whippet.app.config.listeners import HttpCors
-from whippet.transports.http.forms.responses import HttpResponse
+from whippet.transports.http.forms.responses import RESPOND, HttpResponse
 
 ANY = "*"
 VARY = (b"vary", b"origin, access-control-request-method, access-control-request-headers")
@@ -50,6 +50,8 @@ class Cors:
                 private = value == b"true"
         if origin is None:
             return send, None
+        # The headers are added to messages.
+        scope.pop(RESPOND, None)
         if not self._any and origin not in self._origins:
             return _with_headers(send, [VARY]), None
         if preflight and scope["method"] == "OPTIONS":

@@ -38,7 +38,7 @@ from whippet.transports.http.forms.responses import (
 )
 from whippet.transports.http.operation import Call, Operation, admit_call
 from whippet.transports.http.serving import authentication
-from whippet.transports.http.serving.protocol import CONNECTION
+from whippet.transports.http.serving.protocol import CONNECTION, PEER
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Endpoint:
                 if len(response.body) > FREE_BYTES:
                     # It may have to wait until the client has read earlier responses.
                     call.response_reservation().hold(len(response.body))
-                await send_response(response, send)
+                await send_response(response, scope, send)
             if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
                 # The transport has buffered the response, but the client has not read it.
                 call.response_reservation().hold(connection.unsent_bytes)
@@ -193,6 +193,9 @@ def _announced_length(scope: Scope, headers: Mapping[bytes, bytes]) -> int | Non
 
 
 def peer(scope: Scope) -> str:
+    known: str | None = scope.get(PEER)
+    if known is not None:
+        return known
     client = scope.get("client")
     return "?:0" if client is None else host_and_port(*client[:2])
 

@@ -1,4 +1,8 @@
-"""One HTTP connection: uvicorn's protocol, with deadlines and limits that it does not have.
+"""One HTTP/1.1 connection: requests in, to the application and back in order, with deadlines and limits.
+
+httptools parses; uvicorn accepts clients, and calls `shutdown` when it stops. A request begins once everything
+that arrived with it is parsed, which usually is all of it, and is answered before the event loop does anything else.
+One that has to wait goes on in a task. Pipelined requests wait for the response to the one before.
 
 A connection is always in one phase, and a phase that waits for the client has a deadline:
 
@@ -25,25 +29,29 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import httptools
 from starlette.types import ASGIApp
-from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from whippet.app.config.formats import Address
+from whippet.app.config.formats import Address, host_and_port
 from whippet.app.config.listeners import HttpLimits
+from whippet.transports import eager
 from whippet.transports.admission.budget import RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.connections import ConnectionLimit
 from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.http.errors import Refused, refusal_response
+from whippet.transports.http.serving.exchange import Exchange
 from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
 
@@ -74,30 +82,8 @@ class Phase(enum.Enum):
 
 CONNECTION = "whippet.connection"
 """The key of the connection in the scope of a request."""
-
-
-class GracefulTransport:
-    """The transport of a connection, which is closed gracefully."""
-
-    __slots__ = ("__dict__", "_protocol", "transport")
-
-    def __init__(self, transport: asyncio.Transport, protocol: Protocol) -> None:
-        self.transport = transport
-        self._protocol = protocol
-
-    def write(self, octets: bytes) -> None:
-        """Ignores writes after the connection was aborted, of which the application may not know yet."""
-        if not self.transport.is_closing():
-            self.transport.write(octets)
-
-    def close(self) -> None:
-        self._protocol.close_gracefully()
-
-    def is_closing(self) -> bool:
-        return self.transport.is_closing() or self._protocol.phase is Phase.LINGERING
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
+PEER = "whippet.peer"
+"""The key of the client's address as a text."""
 
 
 class Listener:
@@ -116,9 +102,18 @@ class Listener:
         self.budgets: Budgets | None = None
         """Overdue reservations are reclaimed in the same sweep."""
         self._limit = ConnectionLimit("http.limits.connections", limits.connections)
+        self._common_headers: list[tuple[bytes, bytes]] = []
+        self._encoded_headers = b""
 
     def has_room(self, more: int = 0) -> bool:
         return self._limit.allows_one_more(len(self.connections) + self.http3_connections + more)
+
+    def encoded(self, common_headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Encodes the headers of all responses, which uvicorn replaces every second."""
+        if common_headers is not self._common_headers:
+            self._common_headers = common_headers
+            self._encoded_headers = b"".join([b"%b: %b\r\n" % header for header in common_headers])
+        return self._encoded_headers
 
     def sweep(self, now: float) -> None:
         for connection in list(self.connections):
@@ -127,7 +122,7 @@ class Listener:
             self.budgets.reclaim(now)
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(asyncio.Protocol):
     def __init__(
         self,
         listener: Listener,
@@ -136,69 +131,135 @@ class Protocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        if not config.loaded:
+            config.load()
         self.listener = listener
         self.phase = Phase.FIRST
+        self.loop = _loop or asyncio.get_running_loop()
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.flow: FlowControl = None  # type: ignore[assignment]
+        self.client: tuple[str, int] | None = None
+        self._application: ASGIApp = config.loaded_app
+        self._server_state = server_state
+        self._parser = httptools.HttpRequestParser(self)
+        # The response to a pipelined request is sent although a later one is invalid.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._deadline = 0.0
+        self._url = self._url_before = b""
+        self._target: tuple[str, bytes, bytes] = "", b"", b""
+        """Path, raw path and query of the URL before; most clients repeat themselves."""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers_max = listener.limits.headers
+        self._head_bytes_max = listener.limits.headers_bytes
         self._head_bytes = 0
         self._head_read_bytes = 0
         self._headers_count = 0
         self._hosts = 0
+        self._expects_continue = False
+        self._upgrading = "", ""
+        """Method and version of a request for an upgrade."""
         self._body_began_at = 0.0
         self._body_bytes = 0
         self._chunks = 0
         self._discarded = 0
         self._stalling = StallDetector()
         self._refused: Refused | None = None
-        self._running: RequestResponseCycle | None = None
-        """The request that is being processed; uvicorn's `cycle` is the last one received."""
+        self._scope: dict[str, Any] = {}
+        """What the scopes of all requests have in common."""
+        self._last: Exchange | None = None
+        """The request that was received last."""
+        self._running: Exchange | None = None
+        """The request that is being processed."""
+        self._to_start: Exchange | None = None
+        """The request that begins once everything that has arrived with it is parsed."""
+        self._pipelined: deque[Exchange] = deque()
 
     # ------------------------------------------------------------------------------------------------- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        now = self.loop.time()
+        self.transport = transport
         if not self.listener.has_room():
             headers = ((b"retry-after", b"1"),)
             refused = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The limit of connections is reached", headers=headers)
             transport.write(_encode_refusal(refused))
             transport.close()
             self.phase = Phase.LINGERING
-            self.transport = transport
             return
         self.listener.connections.add(self)
-        super().connection_made(GracefulTransport(transport, self))  # type: ignore[arg-type]
-        self._deadline = now + self.listener.limits.first_byte_time
+        self._server_state.connections.add(self)  # type: ignore[arg-type]
+        self.flow = FlowControl(transport)
+        self.client = get_remote_addr(transport)
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": get_local_addr(transport),
+            "client": self.client,
+            "scheme": "https" if is_ssl(transport) else "http",
+            "root_path": "",
+            CONNECTION: self,
+            CUT: self.reclaim,
+            PEER: "?:0" if self.client is None else host_and_port(*self.client),
+        }
+        self._deadline = self.loop.time() + self.listener.limits.first_byte_time
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.connections.discard(self)
+        self._server_state.connections.discard(self)
         self.phase = Phase.LINGERING
+        if self._last is not None:
+            self._last.disconnected = self._last.disconnected or not self._last.response_complete
+            self._last.change()
         if self.flow is not None:
-            super().connection_lost(exc)
+            self.flow.resume_writing()
+        # These refer to the connection.
+        self._parser = None  # type: ignore[assignment]
+        self._scope = {}
+
+    def shutdown(self) -> None:
+        """Called when the server stops: a request in progress is finished."""
+        if self._last is None or self._last.response_complete:
+            self.close_gracefully()
+        else:
+            self._last.keep_alive = False
 
     def close_gracefully(self) -> None:
         """Sends what was written, and for a while discards what the client still sends."""
         if self.phase not in (Phase.BODY, Phase.DRAINING):
-            self._transport.close()
+            self.transport.close()
             return
         self.phase = Phase.LINGERING
         self._deadline = self.loop.time() + LINGER_SECONDS
         self.flow.resume_reading()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @property
+    def is_closing(self) -> bool:
+        return self.phase is Phase.LINGERING or self.transport.is_closing()
 
     def reclaim(self) -> None:
         """Closes the connection, because others need the memory that its request or response holds."""
         _log.info("%s: closed, because %s", self.client, RECLAIMED)
-        self._transport.abort()
+        self.transport.abort()
+
+    # ---------------------------------------------------------------------------------------------- used by exchanges
+
+    def write(self, octets: bytes) -> None:
+        """Ignores writes after the connection was aborted, of which the application may not know yet."""
+        if not self.transport.is_closing():
+            self.transport.write(octets)
+
+    @property
+    def common_headers(self) -> bytes:
+        return self.listener.encoded(self._server_state.default_headers)
 
     # ------------------------------------------------------------------------------------------------- used by tails
 
     def write_chunk(self, octets: bytes) -> bool:
         """Writes a part of the response body, framed already: the very same bytes for many connections. Returns whether
         there is room for more."""
-        transport = self._transport
-        if not transport.is_closing():
-            transport.write(octets)
+        self.write(octets)
         return not self.flow.write_paused
 
     @property
@@ -215,28 +276,24 @@ class Protocol(HttpToolsProtocol):
         """Buffers everything that is written from now on, for a last event."""
         self.flow.resume_writing()
 
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
     def resume_writing(self) -> None:
         self._stalling.reset()
-        super().resume_writing()
+        self.flow.resume_writing()
 
     @property
     def unsent_bytes(self) -> int:
-        size: int = self._transport.get_write_buffer_size()
-        return size
+        return self.transport.get_write_buffer_size()
 
     @property
     def delivered_bytes(self) -> int:
-        return delivered_bytes(self._transport)
-
-    @property
-    def _transport(self) -> asyncio.Transport:
-        link: Any = self.transport
-        found: asyncio.Transport = link.transport if isinstance(link, GracefulTransport) else link
-        return found
+        return delivered_bytes(self.transport)
 
     def eof_received(self) -> None:
         if self.phase is Phase.LINGERING:
-            self._transport.close()
+            self.transport.close()
 
     # ------------------------------------------------------------------------------------------------- receiving
 
@@ -245,11 +302,11 @@ class Protocol(HttpToolsProtocol):
             self._discard(len(data))
             return
         if self.phase is Phase.ENDING:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
             return
         was_in_head = self.phase is Phase.HEADERS
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
@@ -258,21 +315,23 @@ class Protocol(HttpToolsProtocol):
             if was_in_head and self.phase is Phase.HEADERS:
                 # The parser passes a header on only when it is complete.
                 self._head_read_bytes += len(data)
-                if self._head_read_bytes > self.listener.limits.headers_bytes:
-                    self._refuse(self._headers_too_large(f"more than {self.listener.limits.headers_bytes} bytes"))
+                if self._head_read_bytes > self._head_bytes_max:
+                    self._refuse(self._headers_too_large(f"more than {self._head_bytes_max} bytes"))
+        if self._to_start is not None:
+            exchange, self._to_start = self._to_start, None
+            self._start(exchange)
 
     def _discard(self, size: int) -> None:
         self._discarded += size
         if self._discarded > LINGER_BYTES_MAX:
-            self._transport.close()
+            self.transport.close()
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= PIPELINED_MAX:
+        if len(self._pipelined) >= PIPELINED_MAX:
             raise self._refusal(HTTPStatus.BAD_REQUEST, "Too many pipelined requests")
-        super().on_message_begin()
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope[CONNECTION] = self
-        scope[CUT] = self.reclaim
+        self._url = b""
+        self._headers = []
+        self._expects_continue = False
         self.phase = Phase.HEADERS
         self._deadline = self.loop.time() + self.listener.limits.headers_time
         self._head_bytes = self._head_read_bytes = self._headers_count = self._hosts = 0
@@ -282,13 +341,15 @@ class Protocol(HttpToolsProtocol):
         if b"#" in url:
             # Clients do not send fragments. A name with a raw `#` would be cut off, and reach something else.
             raise self._refusal(HTTPStatus.BAD_REQUEST, "A `#` in a path must be encoded as `%23`")
-        super().on_url(url)
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers_count += 1
-        if self._headers_count > self.listener.limits.headers:
-            raise self._keep(self._headers_too_large(f"more than {self.listener.limits.headers} headers"))
-        self._count_head(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._headers_count > self._headers_max:
+            raise self._keep(self._headers_too_large(f"more than {self._headers_max} headers"))
+        if self._head_bytes > self._head_bytes_max:
+            self._count_head(0)
         if self.phase is not Phase.HEADERS:
             # Trailers have no effect.
             return
@@ -296,33 +357,59 @@ class Protocol(HttpToolsProtocol):
         if name == b"host":
             self._hosts += 1
         elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+            self._expects_continue = True
+        self._headers.append((name, value))
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self.listener.limits.headers_bytes:
-            raise self._keep(self._headers_too_large(f"more than {self.listener.limits.headers_bytes} bytes"))
+        if self._head_bytes > self._head_bytes_max:
+            raise self._keep(self._headers_too_large(f"more than {self._head_bytes_max} bytes"))
 
     def on_headers_complete(self) -> None:
-        if self._hosts > 1 or (not self._hosts and self.parser.get_http_version() == "1.1"):
+        parser = self._parser
+        version = parser.get_http_version()
+        if self._hosts > 1 or (not self._hosts and version == "1.1"):
             raise self._refusal(HTTPStatus.BAD_REQUEST, "A request must have exactly one Host header")
         self.phase = Phase.BODY
         self._body_bytes = self._chunks = 0
         self._body_began_at = self.loop.time()
-        super().on_headers_complete()
+        if self._is_upgrade:
+            self._upgrading = parser.get_method().decode("ascii"), version
+            return
+        scope = self._scope.copy()
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["headers"] = self._headers
+        if self._url != self._url_before:
+            parsed = httptools.parse_url(self._url)
+            path = parsed.path.decode("ascii")
+            self._target = unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+            self._url_before = self._url
+        scope["path"], scope["raw_path"], scope["query_string"] = self._target
+        exchange = Exchange(
+            self,
+            scope,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        before, self._last = self._last, exchange
+        if before is None or before.response_complete:
+            self._running = self._to_start = exchange
+        else:
+            self.flow.pause_reading()
+            self._pipelined.appendleft(exchange)
 
     def on_body(self, body: bytes) -> None:
-        """Replaces uvicorn's, which copies a body that arrives in one piece into a buffer and out of it again."""
         self._body_bytes += len(body)
-        cycle: Any = self.cycle
-        if cycle.response_complete:
+        exchange = self._last
+        assert exchange is not None, "an upgrade has no body"
+        if exchange.response_complete:
             self._discard(len(body))
             return
-        cycle.body = cycle.body + body if cycle.body else body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
+        exchange.body = exchange.body + body if exchange.body else body
+        if len(exchange.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        cycle.message_event.set()
+        exchange.change()
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -334,16 +421,19 @@ class Protocol(HttpToolsProtocol):
             self._become_idle()
         else:
             self.phase = Phase.WORKING
-        super().on_message_complete()
+        exchange = self._last
+        if exchange is not None and not exchange.response_complete and not self._is_upgrade:
+            exchange.more_body = False
+            exchange.change()
 
     def on_response_complete(self) -> None:
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        self._server_state.total_requests += 1
+        if self.is_closing:
             return
         self.flow.resume_reading()
-        if self.pipeline:
-            cycle, application = self.pipeline.pop()
-            self._start_asgi_task(cycle, application)
+        if self._pipelined:
+            exchange = self._running = self._pipelined.pop()
+            self.loop.call_soon(self._start, exchange)
         elif self.phase is Phase.WORKING:
             self._become_idle()
         elif self.phase is Phase.BODY:
@@ -351,27 +441,42 @@ class Protocol(HttpToolsProtocol):
             self._deadline = self.loop.time() + self.listener.limits.body_time
             self._discarded = 0
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, self.listener.application or app)  # type: ignore[arg-type]
+    def _start(self, exchange: Exchange) -> None:
+        """Runs a request until it first waits; the rest of it in a task, for which the server waits when it stops."""
+        rest = eager.begin(exchange.run(self.listener.application or self._application))
+        if rest is not None:
+            tasks = self._server_state.tasks
+            task = self.loop.create_task(rest)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     def _become_idle(self) -> None:
         self.phase = Phase.IDLE
         self._deadline = self.loop.time() + self.listener.limits.idle_time
 
-    def _should_upgrade_to_ws(self) -> bool:
-        return self.listener.websockets is not None
+    @property
+    def _is_upgrade(self) -> bool:
+        """Whether the request that is being received asks for WebSocket, where that is served."""
+        if not self._parser.should_upgrade() or self.listener.websockets is None:
+            return False
+        wanted, is_named = b"", False
+        for name, value in self._headers:
+            if name == b"connection":
+                is_named = b"upgrade" in [token.strip() for token in value.lower().split(b",")]
+            elif name == b"upgrade":
+                wanted = value.lower()
+        return is_named and wanted == b"websocket"
 
     def _upgrade(self, rest: bytes) -> None:
         """`rest` arrived after the request."""
-        if self._should_upgrade():
+        if self._is_upgrade:
             try:
                 self._become_websocket(rest)
             except Refused as refused:
                 self._refuse(refused)
-        elif self.cycle is not None:
+        elif self._last is not None:
             # Unsupported: the request is served without an upgrade. The parser cannot go on after it.
-            self.cycle.keep_alive = False
+            self._last.keep_alive = False
 
     def _become_websocket(self, rest: bytes) -> None:
         assert self.listener.websockets is not None
@@ -379,14 +484,14 @@ class Protocol(HttpToolsProtocol):
             raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade must wait for the responses to earlier requests")
         if rest:
             raise Refused(HTTPStatus.BAD_REQUEST, "A client must not send anything before the response to its upgrade")
-        path, _, query = self.url.decode("latin-1").partition("?")
-        method, version = self.scope["method"], self.scope["http_version"]
+        path, _, query = self._url.decode("latin-1").partition("?")
+        method, version = self._upgrading
         response, protocol = self.listener.websockets.upgrade(
-            Upgrade(method, path, query, self.headers, version, self.scheme or "http", self.listener.address)
+            Upgrade(method, path, query, self._headers, version, self._scope["scheme"], self.listener.address)
         )
-        transport = self._transport
+        transport = self.transport
         self.listener.connections.discard(self)
-        self.connections.discard(self)
+        self._server_state.connections.discard(self)
         self.phase = Phase.LINGERING
         # The event loop checks the type of a protocol when it starts reading.
         transport.pause_reading()
@@ -408,7 +513,7 @@ class Protocol(HttpToolsProtocol):
             is_contended=self.listener.budgets is not None and self.listener.budgets.is_contended,
         ):
             _log.info("%s: closed, because the client stopped reading", self.client)
-            self._transport.abort()
+            self.transport.abort()
             return
         match self.phase:
             case Phase.WORKING | Phase.ENDING:
@@ -421,11 +526,11 @@ class Protocol(HttpToolsProtocol):
             case Phase.BODY:
                 self._check_body(now)
             case Phase.FIRST | Phase.IDLE | Phase.DRAINING | Phase.LINGERING if now > self._deadline:
-                self._transport.close()
+                self.transport.close()
 
     def _check_body(self, now: float) -> None:
         limits = self.listener.limits
-        if self.flow.read_paused or self.pipeline:
+        if self.flow.read_paused or self._pipelined:
             # The server does not read now, or processes earlier requests: the time does not count.
             self._body_began_at = now - self._body_bytes / limits.body_rate
         elif now - self._body_began_at > limits.body_time + self._body_bytes / limits.body_rate:
@@ -434,7 +539,7 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------------- refusals
 
     def _is_responding(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._last is not None and not self._last.response_complete
 
     def _headers_too_large(self, limit: str) -> Refused:
         return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers of the request are too large: {limit}")
@@ -450,25 +555,25 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Sends the refusal if possible, and ends the connection."""
         _log.debug("%s: %s", self.client, refused.reason)
-        cycle = self.cycle if self._is_responding() else None
-        if cycle is not None and (self.phase is not Phase.BODY or self.pipeline):
+        exchange = self._last if self._is_responding() else None
+        if exchange is not None and (self.phase is not Phase.BODY or self._pipelined):
             # Earlier requests are in progress: they are finished, and then the connection ends.
             if self.phase is Phase.BODY:
-                self.pipeline.popleft()
-            last = self.pipeline[0][0] if self.pipeline else self._running
+                self._pipelined.popleft()
+            last = self._pipelined[0] if self._pipelined else self._running
             assert last is not None
             last.keep_alive = False
             self.phase = Phase.ENDING
-            self._transport.pause_reading()
+            self.transport.pause_reading()
             return
-        if cycle is not None:
-            if cycle.response_started:
-                self._transport.abort()
+        if exchange is not None:
+            if exchange.response_started:
+                self.transport.abort()
                 return
-            cycle.disconnected = True
-            cycle.message_event.set()
+            exchange.disconnected = True
+            exchange.change()
         self.phase = Phase.BODY
-        self._transport.write(_encode_refusal(refused))
+        self.transport.write(_encode_refusal(refused))
         self.close_gracefully()
 
 

@@ -17,7 +17,7 @@ from whippet.transports.http.handlers import health
 
 def startup_application(readiness: Readiness) -> ASGIApp:
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_response(_response(scope, readiness), send)
+        await send_response(_response(scope, readiness), scope, send)
 
     return respond
 
