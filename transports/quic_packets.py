@@ -171,10 +171,11 @@ class PacketWriter:
         """The numbers and the contents of encrypted packets, whose headers are not protected yet."""
         self._frames: list[bytes] = []
         self._buffer: Buffer | None = None
-        """Frames that aioquic writes."""
-        self._size = 0
-        """Bytes of `_frames`."""
-        self._flight_room = 0
+        """A frame that aioquic writes."""
+        self.size = 0
+        """Bytes of frames in the packet."""
+        self.flight_room = 0
+        """How many there may be of those that count as in flight."""
         self._handlers: list[Handler] = []
         self._in_flight = self._is_ack_eliciting = False
 
@@ -198,41 +199,32 @@ class PacketWriter:
         """Starts a packet that may add `flight_bytes` to those in flight."""
         self._frames, self._handlers = [], []
         self._buffer = None
-        self._size = 0
+        self.size = 0
         self._in_flight = self._is_ack_eliciting = False
-        self._flight_room = min(self.payload_bytes, flight_bytes - self._overhead)
+        self.flight_room = min(self.payload_bytes, flight_bytes - self._overhead)
 
-    @property
-    def _written(self) -> int:
-        return self._size if self._buffer is None else self._size + self._buffer.tell()
-
-    @property
-    def packet_is_empty(self) -> bool:
-        return not self._written
+    def collect(self) -> None:
+        """Takes over the frames that aioquic has written."""
+        if self._buffer is not None:
+            frames, self._buffer = self._buffer.data, None
+            self._frames.append(frames)
+            self.size += len(frames)
 
     @property
     def remaining_buffer_space(self) -> int:
-        return self.payload_bytes - self._written
-
-    @property
-    def remaining_flight_space(self) -> int:
-        return self._flight_room - self._written
-
-    @property
-    def is_flight_limited(self) -> bool:
-        """The packet may not become as large as a datagram can be."""
-        return self._flight_room < self.payload_bytes
+        """How many bytes aioquic may still write to the frame that it has started."""
+        return self.payload_bytes - self.size - (0 if self._buffer is None else self._buffer.tell())
 
     def add_ack(self, frame: bytes, handler: Callable[..., None], args: Sequence[Any]) -> None:
         """Writes an acknowledgement, for which there must be space."""
         self._frames.append(frame)
-        self._size += len(frame)
+        self.size += len(frame)
         self._handlers.append((handler, args))
 
     def add(self, head: bytes, data: bytes, handler: Callable[..., None], args: Sequence[Any]) -> None:
         """Writes a frame that is acknowledged and counts as in flight, for which there must be space."""
         self._frames += (head, data)
-        self._size += len(head) + len(data)
+        self.size += len(head) + len(data)
         self._handlers.append((handler, args))
         self._in_flight = self._is_ack_eliciting = True
 
@@ -240,11 +232,11 @@ class PacketWriter:
         self, frame_type: int, capacity: int = 1, handler: Callable[..., None] | None = None, handler_args: Any = ()
     ) -> Buffer:
         """Starts a frame of at least `capacity` bytes, or raises QuicPacketBuilderStop before anything is written."""
+        self.collect()
         is_in_flight = frame_type not in NON_IN_FLIGHT_FRAME_TYPES
-        if (self._flight_room if is_in_flight else self.payload_bytes) - self._written < capacity:
+        if (self.flight_room if is_in_flight else self.payload_bytes) - self.size < capacity:
             raise QuicPacketBuilderStop
-        if self._buffer is None:
-            self._buffer = Buffer(capacity=self.payload_bytes)
+        self._buffer = Buffer(capacity=self.payload_bytes - self.size)
         self._buffer.push_uint_var(frame_type)
         if is_in_flight:
             self._in_flight = True
@@ -256,10 +248,9 @@ class PacketWriter:
 
     def end_packet(self, now: float) -> SentPacket | None:
         """Ends the packet and returns it; None if it is empty, and then nothing is sent."""
-        if not self._written:
+        self.collect()
+        if not self.size:
             return None
-        if self._buffer is not None:
-            self._frames.append(self._buffer.data)
         payload = b"".join(self._frames)
         if len(payload) < NUMBER_BYTES_MAX - NUMBER_BYTES:
             # Padding, so that there are enough bytes to protect the header with.

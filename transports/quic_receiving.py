@@ -297,7 +297,8 @@ class ReceivedNumbers:
         if number == self._stop:
             self._stop += 1
         else:
-            self.commit()
+            if self._start >= 0:
+                self.commit()
             self._start, self._stop = number, number + 1
 
     def commit(self) -> bool:

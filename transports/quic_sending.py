@@ -108,7 +108,7 @@ class SendingConnection(ReceivingConnection):
             self._pacing_at = loss._pacer.next_send_time(now=now)
             if self._pacing_at is not None:
                 return False
-        flight_bytes = loss.congestion_window - loss.bytes_in_flight
+        flight_bytes = loss._cc.congestion_window - loss._cc.bytes_in_flight
         writer.begin_packet(flight_bytes)
         is_all_written = False
         builder: Any = writer
@@ -119,7 +119,8 @@ class SendingConnection(ReceivingConnection):
             for stream in self._streams.values():
                 if not stream.receiver.is_finished:
                     self._write_stream_limits(builder, space, stream)
-            if writer.packet_is_empty and self._write_run(writer, space, flight_bytes, now):
+            writer.collect()
+            if not writer.size and self._write_run(writer, space, flight_bytes, now):
                 return True
             is_all_written = self._write_streams(writer)
         except QuicPacketBuilderStop:
@@ -158,7 +159,8 @@ class SendingConnection(ReceivingConnection):
 
     def _write_run(self, writer: PacketWriter, space: QuicPacketSpace, flight_bytes: int, now: float) -> bool:
         """Fills datagrams with data of the stream whose turn it is; returns False if there is none for two of them."""
-        stream = next((each for each in self._streams_queue if _is_waiting(each)), None)
+        queue = self._streams_queue
+        stream = next((each for each in queue if not (each.sender.buffer_is_empty or each.is_blocked)), None)
         if stream is None or stream.stream_id is None or not len(stream.sender._pending):
             return False
         sender, pacer, size = stream.sender, self._loss._pacer, writer.datagram_bytes
@@ -177,8 +179,8 @@ class SendingConnection(ReceivingConnection):
         if pacer.packet_time:
             pacer.bucket_time -= len(packets) * pacer.packet_time
         self._on_written(stream, pending.start, packets[-1].stop, fin=packets[-1].fin)
-        self._streams_queue.remove(stream)
-        self._streams_queue.append(stream)
+        queue.remove(stream)
+        queue.append(stream)
         return True
 
     # ------------------------------------------------------------------------------------------------------- streams
@@ -186,16 +188,23 @@ class SendingConnection(ReceivingConnection):
     def _write_streams(self, writer: PacketWriter) -> bool:
         """Writes what fits into the packet; returns True if that was everything. Streams that were served move to the
         end of the queue."""
-        waiting = [stream for stream in self._streams_queue if _is_waiting(stream)]
-        served = [stream for stream in waiting if self._write_stream(writer, stream)]
+        served, is_all_written = list[QuicStream](), True
+        for stream in self._streams_queue:
+            if stream.sender.buffer_is_empty or stream.is_blocked:
+                continue
+            if self._write_stream(writer, stream):
+                served.append(stream)
+            if not stream.sender.buffer_is_empty:
+                is_all_written = False
         if served and len(self._streams_queue) > len(served):
             self._streams_queue = [stream for stream in self._streams_queue if stream not in served] + served
-        return all(stream.sender.buffer_is_empty for stream in waiting)
+        return is_all_written
 
     def _write_stream(self, writer: PacketWriter, stream: QuicStream) -> bool:
         sender = stream.sender
         if len(sender._pending):
-            start, stop = sender._pending[0].start, sender._pending[0].stop
+            pending = sender._pending[0]
+            start, stop = pending.start, pending.stop
         elif sender._pending_eof and sender._buffer_fin is not None:
             start = stop = sender._buffer_fin
         else:
@@ -207,8 +216,8 @@ class SendingConnection(ReceivingConnection):
         if start:
             frame_type |= STREAM_OFFSET
             head += encode_varint(start)
-        room = writer.remaining_flight_space - 1 - len(head) - LENGTH_BYTES
-        if stop - start > room and writer.is_flight_limited and self._loss.bytes_in_flight:
+        room = writer.flight_room - writer.size - 1 - len(head) - LENGTH_BYTES
+        if stop - start > room and writer.flight_room < writer.payload_bytes and self._loss.bytes_in_flight:
             # Many small datagrams cost more than a moment of waiting.
             return False
         is_empty = start == stop
@@ -246,7 +255,3 @@ class SendingConnection(ReceivingConnection):
             sender._pending_eof = False
         if not (sender._pending_eof or len(pending)):
             sender.buffer_is_empty = True
-
-
-def _is_waiting(stream: QuicStream) -> bool:
-    return not (stream.sender.buffer_is_empty or stream.is_blocked)

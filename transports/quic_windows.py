@@ -60,11 +60,9 @@ class WindowedConnection(SendingConnection):
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
         data, window = self._local_max_data, self._rules.receive_window
         streams = self._local_max_streams_bidi, self._local_max_streams_uni
-        if data.sent == data.value and data.sent - data.used > window // 2:
-            # The usual case.
-            bidirectional, unidirectional = streams
-            if not (_is_used_up(bidirectional) or _is_used_up(unidirectional)):
-                return
+        due = [limit for limit in streams if limit.value - limit.sent > limit.sent - limit.used]
+        if not due and data.sent == data.value and data.sent - data.used > window // 2:
+            return
         if data.sent - data.used <= window // 2:
             # Bytes after a gap count as unread until the gap is filled.
             pending = sum(
@@ -73,8 +71,8 @@ class WindowedConnection(SendingConnection):
                 if not stream.receiver.is_finished
             )
             data.value = max(data.value, data.used - pending + window)
-        due = [data] if data.value - data.sent >= window // 2 else []
-        due += [limit for limit in streams if _is_used_up(limit)]
+        if data.value - data.sent >= window // 2:
+            due.append(data)
         for limit in due:
             buffer = builder.start_frame(
                 limit.frame_type,
@@ -106,8 +104,3 @@ class WindowedConnection(SendingConnection):
             buffer.push_uint_var(stream.stream_id or 0)
             buffer.push_uint_var(stream.max_stream_data_local)
             stream.max_stream_data_local_sent = stream.max_stream_data_local
-
-
-def _is_used_up(limit: Limit) -> bool:
-    """More streams could be allowed than the client may still open."""
-    return limit.value - limit.sent > limit.sent - limit.used
