@@ -27,8 +27,10 @@ class Handles:
     """Open log files; the least recently used one is closed first. Nothing is lost: a sync reopens what it needs."""
 
     def __init__(self, files: Files, open_max: int) -> None:
-        self._files = files
+        self.files = self._files = files
         self._open_max = max(open_max, 2)
+        self._apart = 0
+        """Files that long reads have opened for themselves."""
         self._handles: OrderedDict[str, tuple[int, bool]] = OrderedDict()
         self._lent: dict[str, int] = {}
         """Handles that are not closed to make room for others, because the event loop may be using them."""
@@ -52,9 +54,25 @@ class Handles:
             self.drop(path)
         handle = self._files.open_for_writing(path) if writing else self._files.open_for_reading(path)
         self._handles[path] = handle, writing
-        if len(self) > self._open_max and len(self._handles) > 1:
-            close(self._files, *self._first())
+        self._make_room()
         return handle
+
+    def _make_room(self) -> None:
+        while len(self) > self._open_max and len(self._handles) > 1:
+            close(self._files, *self._first())
+
+    def open_apart(self, path: str) -> int | None:
+        """Opens a file for a reader that keeps it, even if it is deleted. None if such readers have too many."""
+        if self._apart >= self._open_max // 2:
+            return None
+        handle = self._files.open_for_reading(path)
+        self._apart += 1
+        self._make_room()
+        return handle
+
+    def close_apart(self, path: str, handle: int) -> None:
+        self._apart -= 1
+        close(self._files, path, handle)
 
     def reserve(self, path: str, size: int, reserved: int) -> None:
         """Reserves blocks for a file of `size` bytes that will grow to `reserved`. If the disk cannot do that, it is
@@ -110,7 +128,7 @@ class Handles:
             close(self._files, *self._first())
 
     def __len__(self) -> int:
-        return len(self._handles) + len(self._lent)
+        return len(self._handles) + len(self._lent) + self._apart
 
 
 class IndexCache:

@@ -17,6 +17,7 @@ from whippet.storage.files import Files, read_fully
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
 from whippet.storage.layout import log_file
+from whippet.storage.long_reads import Extent, Located
 from whippet.storage.segment import Damage, Segment
 
 
@@ -101,6 +102,70 @@ class LogReader:
             self._rescan(segment)
             return self._read_segment(segment, offset, count, room, end, at_least_one)
         return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
+
+    def locate(self, offset: int, count: int, room: int, end: int) -> Located:
+        """Like `read`, but reads only the batches that have to be cut or have not been checked yet, one at a time."""
+        extents: list[Extent] = []
+        messages = 0
+        for segment in self.segments[self._segment_at(offset) :]:
+            if messages == count or room <= 0 or offset >= end:
+                break
+            found = self._locate_in_segment(segment, offset, count - messages, room, end, not messages)
+            extents += found.extents
+            messages += found.messages
+            room -= sum(len(extent.head) + extent.length for extent in found.extents)
+            offset = max(offset, found.next_offset)
+            if offset < segment.next_offset:
+                break
+        return Located(extents, messages, offset)
+
+    def _locate_in_segment(
+        self, segment: Segment, offset: int, count: int, room: int, end: int, at_least_one: bool
+    ) -> Located:
+        index = self._index(segment)
+        first = index.holding(offset)
+        last = last_to_read(index, first, offset, count, room, end)
+        if first == last:
+            return Located([], 0, segment.next_offset if first == len(index) else offset)
+        path = log_file(self.folder, segment.start_offset)
+        extents: list[Extent] = []
+        messages = used = 0
+        run_start = run_end = 0
+        for i in range(first, last):
+            start, length, base, total = index.position(i), index.length(i), index.base_offset(i), index.count(i)
+            skip = max(offset - base, 0)
+            taken = min(total - skip, count - messages)
+            is_whole = taken == total and used + length <= room
+            if not (is_whole and self._is_known_good(segment, i)):
+                view = memoryview(self._read_file(segment, length, start))
+                if len(view) < length or not self._good(segment, index, view, i, i + 1):
+                    self._rescan(segment)
+                    return self._locate_in_segment(segment, offset, count, room, end, at_least_one)
+            if run_end != start or not is_whole:
+                if run_end > run_start:
+                    extents.append(Extent(b"", path, run_start, run_end - run_start))
+                run_start = start
+            run_end = start + length
+            used += length
+            if not is_whole:
+                run_start = run_end
+                frames = batches.frame_positions(view)
+                left, must = room - used + length, at_least_one and not messages
+                taken, pieces = batches.cut_to_fit(view, frames, skip, taken, left, must)
+                if pieces:
+                    head, content = pieces
+                    extents.append(Extent(head, path, start + batches.start_of(frames, skip), len(content)))
+                    used += len(head) + len(content) - length
+            messages += taken
+            next_offset = base + skip + taken
+            if taken < total - skip:
+                break
+        if run_end > run_start:
+            extents.append(Extent(b"", path, run_start, run_end - run_start))
+        return Located(extents, messages, next_offset)
+
+    def _is_known_good(self, segment: Segment, i: int) -> bool:
+        return segment.whole or (segment.checked is not None and bool(segment.checked[i]))
 
     def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
         path = log_file(self.folder, segment.start_offset)

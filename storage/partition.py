@@ -28,6 +28,7 @@ from whippet.storage.errors import (
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.log_reader import Fetched
+from whippet.storage.long_reads import LongRead
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, TopicSettings
 from whippet.storage.producers import Producer, Producers, Record
@@ -348,6 +349,12 @@ class Partition:
             offset = more.next_offset
             found = Fetched(found.buffers + more.buffers, found.messages + more.messages, offset)
         return found
+
+    async def read_long(self, offset: int, count: int, room: int) -> LongRead | None:
+        """Like `read`, for what is to be read while it is sent. None if too many files are open for that already."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        return await self._pipeline.read_long(max(offset, self.first_offset), count, room)
 
     async def read_last(self, count: int, room: int | None = None) -> Fetched:
         """Reads the newest `count` messages, in ascending order."""

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -136,6 +137,15 @@ class Shard:
                 owner.calls_at_shard += 1
             self._mailbox.put(Call(function, future, owner, brief))
         return future
+
+    def close_apart(self, path: str, handle: int) -> None:
+        """Closes the file of a long read; any thread may call this. The blocks of a deleted file are freed when it is
+        closed, which takes time, so the shard does it."""
+        close = partial(self.handles.close_apart, path, handle)
+        if self._stopped:
+            close()
+        else:
+            self._mailbox.put(Call(close, self._loop.create_future(), None, True))
 
     @property
     def queue_length(self) -> int:

@@ -29,12 +29,14 @@ from typing import TypeVar
 
 import msgspec
 
+from whippet.storage import long_reads
 from whippet.storage.batch import Limits
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.log_reader import Fetched
+from whippet.storage.long_reads import LongRead
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
 from whippet.storage.shard import Shard, WriteItem, Written
@@ -282,6 +284,13 @@ class WritePipeline:
     def offset_on_loop(self, timestamp: int) -> int | None:
         """Looks a time up on the event loop. None if the shard has to do it."""
         return None if self._is_at_shard else self.log.offset_on_loop(timestamp)
+
+    async def read_long(self, offset: int, count: int, room: int) -> LongRead | None:
+        log, shard, end = self.log, self._shard, min(self.readable, self.written)
+        found = await self.call(lambda: long_reads.locate(log, shard, offset, count, room, end))
+        if found is not None:
+            found.add_from_tail(self.tail, count, room, self.readable)
+        return found
 
     @property
     def _is_at_shard(self) -> bool:

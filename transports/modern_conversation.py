@@ -23,7 +23,7 @@ from whippet.transports import login_checks
 from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
-from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
+from whippet.transports.reservations import Responder, held_and_long, reserve_poll, wait_for_poll
 from whippet.transports.send_checks import check_send, is_small
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames, registration, requests, responses
@@ -207,8 +207,9 @@ class ModernConversation:
         if type(request) is SendMessages and not is_small(request):
             request = await check_send(self._gateway, self.session, request, self._limits)
         if type(request) is PollMessages:
-            room, most = to.response_reservation(), self.poll_bytes_max
-            request = reserve_poll(request, room, most) or await wait_for_poll(request, room)
+            room = to.response_reservation()
+            held, long = held_and_long(to, self.poll_bytes_max)
+            request = reserve_poll(request, room, held, long) or await wait_for_poll(request, room, long)
         answer: Any = await execute(self._gateway, self.session, request)
         content = responses.encode(code, answer)
         if header.operation not in PLAIN:

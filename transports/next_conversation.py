@@ -272,11 +272,17 @@ class NextConversation:
         if isinstance(request, requests.FetchMessages):
             # The transport has to carry the section headers as well.
             most = min(most, self.poll_bytes_max - polls.SECTION.size * len(request.targets))
+        long: int | None = None
+        if isinstance(request, requests.PollMessages):
+            most, long = reservations.held_and_long(to, most)
         granted = reservations.reserve_response(reservation, most)
         room = await reservation.wait() if granted is None else granted
         # The partition may have been recreated during the wait.
         self._check_incarnation(header, request, acting)
-        answer = await execute(self._gateway, acting, msgspec.structs.replace(request, room=room))
+        request = msgspec.structs.replace(request, room=room)
+        if long is not None:
+            request = msgspec.structs.replace(request, long_room=long)
+        answer = await execute(self._gateway, acting, request)
         return frames.reply(header, 0, self._generation.encode(header.code, answer))
 
     def _check_incarnation(self, header: frames.Request, request: requests.Request, acting: Session) -> None:

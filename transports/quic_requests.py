@@ -68,6 +68,9 @@ class StreamRequest:
         "stream_id",
     )
 
+    sends_long_reads = False
+    """Clients accept no responses that are too large to be held."""
+
     def __init__(self, protocol: BinaryProtocol, stream_id: int, now: float) -> None:
         self.protocol = protocol
         self.stream_id = stream_id

@@ -15,6 +15,7 @@ import msgspec
 from whippet.app.commands.requests import PollMessages
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
+from whippet.storage.long_reads import HELD_BYTES_MAX
 from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
 
 POLL_BYTES_MIN = 1 << 20
@@ -87,6 +88,9 @@ class Reservation:
 class Responder(Protocol):
     """The receiver of a response."""
 
+    sends_long_reads: bool
+    """The last buffer of a response may be a `LongRead`."""
+
     def response_reservation(self) -> Reservation:
         """Returns the reservation for one response at a time."""
 
@@ -102,6 +106,8 @@ class DeferredResponder:
     """The receiver of one response that is sent out of order."""
 
     __slots__ = ("reservation",)
+
+    sends_long_reads = False
 
     def __init__(self, reservation: Reservation) -> None:
         self.reservation = reservation
@@ -119,12 +125,20 @@ def reserve_response(reservation: Reservation, most: int) -> int | None:
     return reservation.claim.reserve_up_to(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
 
 
-def reserve_poll(poll: PollMessages, reservation: Reservation, most: int) -> PollMessages | None:
+def held_and_long(to: Responder, most: int) -> tuple[int, int | None]:
+    """Returns how much of the response to a poll may be held in memory, and how much it may have if it is read while it
+    is sent."""
+    return (HELD_BYTES_MAX, most) if to.sends_long_reads and most > HELD_BYTES_MAX else (most, None)
+
+
+def reserve_poll(
+    poll: PollMessages, reservation: Reservation, most: int, long_room: int | None = None
+) -> PollMessages | None:
     """Returns the poll with the memory that its response may use; None if there is none yet, then call
     `wait_for_poll`."""
     room = reserve_response(reservation, most)
-    return None if room is None else msgspec.structs.replace(poll, room=room)
+    return None if room is None else msgspec.structs.replace(poll, room=room, long_room=long_room)
 
 
-async def wait_for_poll(poll: PollMessages, reservation: Reservation) -> PollMessages:
-    return msgspec.structs.replace(poll, room=await reservation.wait())
+async def wait_for_poll(poll: PollMessages, reservation: Reservation, long_room: int | None = None) -> PollMessages:
+    return msgspec.structs.replace(poll, room=await reservation.wait(), long_room=long_room)

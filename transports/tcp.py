@@ -21,6 +21,8 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
+from whippet.storage.errors import StorageError
+from whippet.storage.long_reads import PIECE_BYTES, LongRead
 from whippet.transports import eager, lingering_close, listening
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.budgets import Budgets
@@ -50,6 +52,8 @@ class Connection(asyncio.BufferedProtocol):
 
     TRANSPORT = Transport.TCP
 
+    sends_long_reads = True
+
     __slots__ = (
         "_awaits_deferred",
         "_conversation",
@@ -57,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         "_ended",
         "_has_eof",
         "_intake",
+        "_is_sending_long",
         "_is_working",
         "_lingers_until",
         "_listener",
@@ -85,6 +90,8 @@ class Connection(asyncio.BufferedProtocol):
         """Holds the memory of a response that the client has not taken."""
         self._deferred: set[DeferredResponder] = set()
         """Receivers of responses that are sent out of order."""
+        self._is_sending_long: asyncio.Future[None] | None = None
+        """Done when the response is sent that is being read meanwhile."""
         self._stall = StallDetector()
         self._silent_since = 0.0
         self._ended = False
@@ -341,7 +348,9 @@ class Connection(asyncio.BufferedProtocol):
                         conversation = self._conversation or conversation
                 if self._transport.is_closing():
                     break
-                if buffers:
+                if buffers and type(cast(object, buffers[-1])) is LongRead:
+                    await self._send_long(buffers)
+                elif buffers:
                     self._send(buffers)
                 if self._writable is not None:
                     self.response_reservation().hold(self._transport.get_write_buffer_size())
@@ -352,11 +361,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._ended = True
                     break
                 if len(queue) == QUEUE_MAX // 2 and not self._ended:
-                    try:
-                        intake.resume_parsing()
-                    except CommandError as invalid:
-                        self._end_after(invalid)
-                    self._resume_reading()
+                    self._resume_parsing()
                     # A client that sends thousands of requests at once shares the event loop with all others.
                     await asyncio.sleep(0)
         finally:
@@ -374,6 +379,13 @@ class Connection(asyncio.BufferedProtocol):
             elif session.login is None:
                 self._silent_since = time.monotonic()
 
+    def _resume_parsing(self) -> None:
+        try:
+            self._intake.resume_parsing()
+        except CommandError as invalid:
+            self._end_after(invalid)
+        self._resume_reading()
+
     def _change_account(self) -> None:
         """The client has logged in or out."""
         self._login = self._session.login
@@ -389,10 +401,46 @@ class Connection(asyncio.BufferedProtocol):
             self._reservation = Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed)
         return self._reservation
 
+    async def _send_long(self, buffers: list[Readable]) -> None:
+        """Sends a response that ends with a long read, which is read meanwhile. Its length has been sent, so if it
+        cannot be read to its end, the connection is closed."""
+        *first, last = buffers
+        long = cast(LongRead, last)
+        self.response_reservation().hold(2 * PIECE_BYTES)
+        self._is_sending_long = asyncio.get_running_loop().create_future()
+        ahead = long.next_piece()
+        try:
+            self._send(first)
+            while ahead is not None:
+                piece = await ahead
+                ahead = long.next_piece()
+                await self._until_writable()
+                if self._transport.is_closing():
+                    return
+                self._send([piece])
+        except StorageError as failed:
+            _log.warning("%s: closed in the middle of a response: %s", self.address, failed)
+            self.abort()
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+            self._is_sending_long.set_result(None)
+            self._is_sending_long = None
+
     async def _until_writable(self) -> None:
         """Returns when the connection is writable or lost."""
         while self._writable is not None and not self._writable.done():
             await self._writable
+
+    async def _until_free(self) -> None:
+        """Returns when a response can be sent that is out of order, or the connection is lost."""
+        await self._until_writable()
+        while self._is_sending_long is not None:
+            await self._is_sending_long
+            await self._until_writable()
 
     def defer(self, work: DeferredWork) -> None:
         responder = DeferredResponder(Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed))
@@ -402,8 +450,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _respond_deferred(self, work: DeferredWork, responder: DeferredResponder) -> None:
         try:
             buffers = await work(responder)
-            # Another response may have filled the socket by then.
-            await self._until_writable()
+            # Another response may be in progress, or have filled the socket by then.
+            await self._until_free()
             if buffers and not self._transport.is_closing():
                 self._send(buffers)
                 responder.reservation.hold(sum(map(len, buffers)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 import xxhash
@@ -16,7 +16,9 @@ from whippet.app.errors import Code, CommandError, of_storage
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.sessions import NOT_REGISTERED
+from whippet.storage.batch import Readable
 from whippet.storage.errors import ProducerFenced
+from whippet.storage.log_reader import Fetched
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition
 from whippet.storage.producers import OWNER_BYTES, Producer
@@ -195,7 +197,10 @@ async def poll_messages(
         return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
     start = await start_of(partition, request.strategy, partition.offset_of(*consumer), request.count)
-    found = await partition.read(start, request.count, request.room)
+    if request.long_room is None:
+        found = await partition.read(start, request.count, request.room)
+    else:
+        found = await _read_held_or_long(partition, start, request, request.long_room)
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
@@ -208,6 +213,24 @@ async def poll_messages(
         tuple(found.buffers),
         next_offset=found.next_offset,
     )
+
+
+async def _read_held_or_long(
+    partition: Partition, start: int, request: requests.PollMessages, long_room: int
+) -> Fetched:
+    """Holds what fits into `room`. More is read while it is sent: up to `long_room`."""
+    count, room, size = request.count, request.room or 0, partition.size_bytes
+    found = None
+    if size <= room or min(count, partition.readable - start) * size <= room * partition.messages_count:
+        # So much for messages of average size.
+        found = await partition.read(start, count, room)
+        if found.messages >= count or found.next_offset >= partition.readable:
+            return found
+    long = await partition.read_long(start, count, long_room)
+    if long is None or (found is not None and long.messages <= found.messages):
+        return found or await partition.read(start, count, room)
+    # It has a length, like the buffers that it stands for, and only the transport that asked for it looks into it.
+    return Fetched([cast(Readable, long)], long.messages, long.next_offset)
 
 
 async def follow_messages(

@@ -255,6 +255,8 @@ class PollMessages(Request, frozen=True):
     auto_commit: bool
     room: int | None = None
     """Bytes that the response may have, where the transport has a limit of its own."""
+    long_room: int | None = None
+    """Bytes that the response may have if the transport reads it while sending it; None: it cannot."""
 
 
 class GetPartitionRoute(Request, frozen=True):

@@ -232,7 +232,8 @@ class Limits(Section, frozen=True):
     larger batches, and with 0 every batch, for disks that often take more than a millisecond."""
     read_bytes: SomeBytes = 128 * MIB
     """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the response ends there, but
-    has at least one message."""
+    has at least one message. Over TCP and WebSocket, clients since 0.9 get responses of more than 8 MiB that are read
+    while they are sent, so they take a few megabytes however large this is."""
     streams: Annotated[int, integer(1)] = 32_768
     """Number of streams, because each takes memory, files, and time at the start; one more is refused (error 1020)."""
     topics_per_stream: Annotated[int, integer(1)] = 4_096

@@ -6,16 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.running import HANGS_S
 from tests.transports.support import quic
 from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply, batch_of, sending
 from tests.transports.support.newer import CLIENT, ME, SECRET, SPOKEN, frame
-from tests.transports.support.raw import Raw, Served, served
+from tests.transports.support.raw import Raw, Served, only_other, served
 from whippet.app.commands import requests as commands
 from whippet.app.errors import Code
-from whippet.transports import quic_requests
+from whippet.storage import long_reads
+from whippet.transports import quic_requests, reservations
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
 from whippet.transports.wire.next import registration, requests, responses
@@ -80,8 +82,35 @@ async def with_topic(world: Served, **options: Any) -> Client:
 
 def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB, *, auto_commit: bool = False) -> commands.PollMessagesDeferred:
     return commands.PollMessagesDeferred(
-        ME, "s", "t", 0, FIRST, 1000, auto_commit, None, wait, 1, max_bytes, wait + 1_000_000
+        *(ME, "s", "t", 0, FIRST, 1000, auto_commit),
+        wait_us=wait,
+        max_bytes=max_bytes,
+        request_timeout_us=wait + 1_000_000,
     )
+
+
+async def test_a_waiting_poll_is_answered_after_a_long_response_and_never_within_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "HELD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(long_reads, "PIECE_BYTES", 50_000)
+    async with served(tmp_path) as world:
+        other = await with_topic(world)
+        for _ in range(30):
+            await other.get(sending(batch_of(b"x" * 50_000)))
+        client = await connected(world, OTHER, receive_bytes=4096)
+        client.incarnation = other.incarnation
+        waiting = client.asked(
+            msgspec.structs.replace(poll(), strategy=commands.Strategy(commands.StrategyKind.OFFSET, 30))
+        )
+        long = client.asked(poll())
+        await client.send(waiting + long)
+        connection = only_other(world, other)
+        while connection._is_sending_long is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await other.get(sending(batch_of(b"there")))
+        replies = [await client.reply() for _ in range(2)]
+        assert [len(reply.content) > 30 * 50_000 for reply in replies] == [True, False]
 
 
 async def test_a_waiting_poll_is_answered_after_later_requests(tmp_path: Path) -> None:

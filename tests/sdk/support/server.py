@@ -78,6 +78,25 @@ class Server:
         alarm.cancel()
         return self
 
+    @property
+    def resident_bytes(self) -> int:
+        return self._status("VmRSS")
+
+    @property
+    def peak_bytes(self) -> int:
+        """Since `forget_peak`."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        assert self._process is not None
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
+    def _status(self, name: str) -> int:
+        assert self._process is not None
+        found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
+        assert found
+        return int(found.group(1)) << 10
+
     def stop(self) -> None:
         """Stops it as an operator does; afterwards its log must be clean."""
         code = self._end(signal.SIGTERM)

@@ -50,6 +50,8 @@ def frame(
 class Newer:
     """One connection. `ended` when the server has closed it."""
 
+    sends_long_reads = False
+
     def __init__(
         self, world: World, client: bytes = CLIENT, *, port: int = 5000, budgets: Budgets | None = None
     ) -> None:

@@ -75,11 +75,10 @@ async def poll(call: Call) -> HttpResponse:
         query.count,
         # A HEAD request reads no messages.
         query.auto_commit == "true" and not call.is_head,
-        None,
-        query.wait_us,
-        query.min_count,
-        query.max_bytes,
-        query.request_timeout_us,
+        wait_us=query.wait_us,
+        min_count=query.min_count,
+        max_bytes=query.max_bytes,
+        request_timeout_us=query.request_timeout_us,
     )
     deferred_polls.check_deferral(request)
     if query.incarnation is not None:

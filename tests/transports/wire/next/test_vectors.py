@@ -37,7 +37,9 @@ REQUESTS: dict[str, tuple[int, commands.Request]] = {
     "N11": (105, commands.GetPartitionRoute("s", "t", 0)),
     "N13": (
         106,
-        commands.PollMessagesDeferred(ONE, "s", "t", 0, FIRST, 10, False, None, 0, 1, 1 << 20, 9_999_618),
+        commands.PollMessagesDeferred(
+            ONE, "s", "t", 0, FIRST, 10, False, max_bytes=1 << 20, request_timeout_us=9_999_618
+        ),
     ),
     "N14": (121, commands.StoreConsumerOffset(NINE, "s", "t", 0, 1)),
     "N15": (120, commands.GetConsumerOffset(NINE, "s", "t", 0)),
