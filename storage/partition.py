@@ -327,11 +327,10 @@ class Partition:
         offset = max(offset, self.first_offset)
         found = Fetched([], 0, offset)
         while found.messages < count and offset < end and left > 0:
-            tail_start = self._pipeline.tail.first_offset
+            tail_start, wanted = self._pipeline.tail.first_offset, count - found.messages
             if tail_start is not None and offset >= tail_start:
-                more = self._pipeline.tail.read(offset, count - found.messages, left, end)
+                more = self._pipeline.tail.read(offset, wanted, left, end)
             else:
-                wanted = count - found.messages
                 until = min(end, self.written)
                 if offset >= until:
                     break
@@ -528,7 +527,7 @@ class Partition:
                     offset_files.forget()
                 elif log.next_offset < lowest:
                     log.begin_segment(lowest)
-                log.rewrite_unsynced(0 if purged else synced)
+                log.rewrite_unsynced(synced)
                 return log, last_timestamp, records, purged
 
             try:

@@ -29,6 +29,7 @@ async def test_a_repeated_send_gets_the_same_result_and_appends_nothing(tmp_path
         second = await partition.append_once(texts("c"), by(9))
         assert place(first)[:2] == (0, 2)
         assert not first.repeated
+        assert [partition.remembers(by(sequence)) for sequence in (7, 8, 9)] == [True, False, True]
         for answer, producer in ((first, by(7)), (second, by(9)), (first, by(7))):
             again = await partition.append_once(texts("another"), producer)
             assert place(again) == (answer.base_offset, answer.messages, answer.timestamp, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,12 @@ def record(sequence: int, identity: bytes = b"p") -> Record:
 class Counted(Files):
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.truncates = True
+
+    def truncate(self, handle: int, size: int) -> None:
+        if not self.truncates:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().truncate(handle, size)
 
     def sync(self, handle: int) -> None:
         self.done.append("file")
@@ -135,6 +143,21 @@ def test_batches_that_are_taken_back_leave_the_records_of_the_others(
     assert records_in(tmp_path) == (1 if left == 4 else left)
     file.write([record(9)], 0, sync=False)
     assert opening().load(always)[0][-1] == record(9)
+
+
+def test_records_that_could_not_be_removed_are_removed_before_the_file_counts_as_settled(
+    opening: Opening, disk: Counted, tmp_path: Path
+) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=True)
+    file.write([record(1)], 0, sync=True)
+    disk.truncates = False
+    file.take_back(0)
+    assert (file.in_doubt, records_in(tmp_path)) == (True, 2)
+    disk.truncates = True
+    disk.done.clear()
+    file.settle_for_good()
+    assert (file.in_doubt, records_in(tmp_path), disk.done) == (False, 1, ["file"])
 
 
 def test_records_that_do_not_count_when_loaded_are_void_from_then_on(

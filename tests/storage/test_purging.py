@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from tests.storage.support.world import (
     with_topic,
 )
 from tests.support.clocks import NOON, Clock
-from whippet.storage.errors import InvalidOffset
+from whippet.storage.errors import InvalidOffset, PartitionFailed, WriteFailed
+from whippet.storage.files import Files
 from whippet.storage.options import Durability
 
 
@@ -141,6 +144,36 @@ async def test_a_purge_that_is_cancelled_after_it_began_is_finished(
         assert (await last).base_offset == 0
         assert (await partition.append(texts("b"))).base_offset == 0
         assert payloads(await partition.read(0, 9)) == [b"b"]
+
+
+class Sticky(Files):
+    """Removes no log while it is stuck."""
+
+    stuck = False
+
+    def remove(self, path: str) -> None:
+        if self.stuck and path.endswith(".log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().remove(path)
+
+
+async def test_an_interrupted_purge_is_finished_by_reopening_the_partition(tmp_path: Path) -> None:
+    disk = Sticky()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a", "b"))
+        await partition.store_offset(CONSUMER, 1, 1)
+        disk.stuck = True
+        with pytest.raises(WriteFailed):
+            await partition.purge()
+        with pytest.raises(PartitionFailed, match=r"a purge was interrupted \(Input/output error\); reopen it"):
+            await partition.append(texts("refused"))
+        disk.stuck = False
+        await store.reopen(partition)
+        assert progress(partition) == (0, 0, 0)
+        assert partition.offset_of(CONSUMER, 1) is None
+        assert (await partition.append(texts("new"))).base_offset == 0
+        assert payloads(await partition.read(0, 9)) == [b"new"]
 
 
 async def test_a_purge_wakes_waiting_readers(tmp_path: Path) -> None:
