@@ -325,10 +325,19 @@ def encode_varint(value: int) -> bytes:
     return (value | 3 << 62).to_bytes(8, "big")
 
 
+class CutOff(ValueError):
+    """The packet ends in the middle of a frame."""
+
+
 def decode_varint(octets: bytes, at: int) -> tuple[int, int]:
-    """Returns the integer at this position, and the position after it. Raises IndexError if it is cut off."""
+    """Returns the integer at this position, and the position after it."""
+    if at >= len(octets):
+        raise CutOff
     first = octets[at]
+    if first < 1 << 6:
+        return first, at + 1
     size = 1 << (first >> 6)
     following = at + size
-    octets[following - 1]
+    if following > len(octets):
+        raise CutOff
     return int.from_bytes(octets[at:following], "big") & (1 << (8 * size - 2)) - 1, following

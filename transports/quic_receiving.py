@@ -30,6 +30,7 @@ from whippet.transports.quic_pacing import Congestion, Pacer
 from whippet.transports.quic_packets import (
     LOW_BITS,
     MASK_BYTES,
+    CutOff,
     Opener,
     decode_varint,
     header_masks,
@@ -174,7 +175,7 @@ class ReceivingConnection(QuicConnection):
                 # Anything may be different now.
                 break
         received.flush()
-        if numbers.commit():
+        if numbers.commit() and self._state is QuicConnectionState.CONNECTED:
             self._close_at = now + self._idle_timeout()
             self._ack_eliciting_sent_since_receipt = False
         return position
@@ -203,7 +204,7 @@ class ReceivingConnection(QuicConnection):
                 if following == at:
                     break
                 at = following
-        except IndexError:
+        except CutOff:
             # aioquic finds out what is wrong.
             pass
         return at, is_eliciting

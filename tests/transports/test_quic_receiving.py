@@ -145,6 +145,18 @@ def test_a_packet_without_frames_closes_the_connection(path: Path) -> None:
     assert path.server._close_event.error_code == QuicErrorCode.PROTOCOL_VIOLATION
 
 
+def test_a_close_after_data_in_one_run_ends_the_connection_as_soon_as_alone(path: Path) -> None:
+    client = path.client
+    run = packets(path, stream(0, 0, b"a"))
+    client.close()
+    run += [datagram for datagram, _ in client.datagrams_to_send(path.now)]
+    assert data_of(receive(path, run)) == [(0, b"a", False)]
+    assert path.server.is_over
+    timer = path.server.get_timer()
+    assert timer is not None
+    assert timer <= path.now + 3 * path.server._loss.get_probe_timeout()
+
+
 def test_new_keys_in_the_middle_of_a_run_are_used_from_there_on(path: Path) -> None:
     before = packets(path, stream(0, 0, b"a"))
     path.client.request_key_update()
