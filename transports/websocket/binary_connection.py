@@ -27,7 +27,7 @@ from whippet.transports import tcp
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.connections import Connections
 from whippet.transports.websocket import framing
-from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
+from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Incoming, Violation
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +101,11 @@ class BinaryConnection(tcp.Connection):
         self._unwrap(self._listener.scratch[:nbytes])
 
     def _unwrap(self, data: memoryview) -> None:
+        whole = self._incoming.whole(data, BINARY)
+        if whole is not None:
+            if whole:
+                self._receive(whole)
+            return
         size, violation = 0, None
         try:
             for opcode, content, _ in self._incoming.pieces(data):
@@ -149,7 +154,11 @@ class BinaryConnection(tcp.Connection):
     # ------------------------------------------------------------------------------------------------- sending
 
     def _send(self, buffers: list[Readable]) -> None:
-        self._transport.writelines(framing.binary(buffers))
+        small = framing.small_binary(buffers)
+        if small is not None:
+            self._transport.write(small)
+        else:
+            self._transport.writelines(framing.binary(buffers))
         if self._unsent_bytes_max and self._transport.get_write_buffer_size() > self._unsent_bytes_max:
             _log.info("%s: closed, because more than websocket.max_write_buffer_size is unsent", self.address)
             self.abort()

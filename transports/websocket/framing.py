@@ -29,11 +29,14 @@ CLOSE, PING, PONG = int(Opcode.CLOSE), int(Opcode.PING), int(Opcode.PONG)
 FIN, RESERVED, OPCODE = 0x80, 0x70, 0x0F
 MASKED, LENGTH = 0x80, 0x7F
 LENGTH_16, LENGTH_64 = 126, 127
+NO_MASK = bytes(4)
 CONTROL_BYTES_MAX = 125
 FRAME_BYTES_MAX = 16 << 20
 """Official clients accept no larger frame."""
 IN_PLACE_BYTES_MIN = 8 << 10
 """From this size on numpy is faster than a copy."""
+JOINED_BYTES_MAX = 32 << 10
+"""Up to this size one buffer is faster than several."""
 FRAGMENTS_FREE = 4096
 FRAGMENT_BYTES_MIN = 16
 """The average size that the fragments of a message must have, except for the first `FRAGMENTS_FREE`: each fragment
@@ -105,6 +108,30 @@ class Incoming:
     def left(self) -> int:
         """How many of the next bytes certainly belong to a message."""
         return self._left if self._opcode < CLOSE else 0
+
+    def whole(self, data: memoryview, opcode: int) -> memoryview | None:
+        """Returns the content of a message, unmasked, if `data` is exactly one masked frame, and a whole message of
+        this type. Otherwise None, and `pieces` decodes the data. Most clients send one small message and wait."""
+        size = len(data)
+        if size < 6 or self._left or self._head or self._message or data[0] != FIN | opcode:
+            return None
+        second = data[1]
+        if second < MASKED | LENGTH_16:
+            start, length = 6, second - MASKED
+        elif second == MASKED | LENGTH_16:
+            start, length = 8, data[2] << 8 | data[3]
+        else:
+            return None
+        if (
+            size - start != length
+            or (self._frame_bytes_max is not None and length > self._frame_bytes_max)
+            or (self._message_bytes_max is not None and length > self._message_bytes_max)
+        ):
+            return None
+        mask = bytes(data[start - 4 : start])
+        if mask == NO_MASK:
+            return data[start:]
+        return memoryview(apply_mask(data[start:], mask))
 
     def take(self, content: memoryview) -> None:
         """Unmasks bytes of the payload that the caller has read into its own buffer."""
@@ -259,6 +286,13 @@ def binary(buffers: Sequence[Readable]) -> list[Readable]:
             taken = min(len(rest), room)
             rest, room = rest[taken:], room - taken
     return framed
+
+
+def small_binary(buffers: Sequence[Readable]) -> bytes | None:
+    """Encodes bytes as one message in one buffer, which is sent faster than several; None if they are too many."""
+    size = sum(map(len, buffers))
+    is_small = size <= min(JOINED_BYTES_MAX, FRAME_BYTES_MAX)
+    return b"".join((header(BINARY, size), *buffers)) if is_small else None
 
 
 def close(code: int | None, reason: str = "") -> bytes:

@@ -1,8 +1,8 @@
 """WebSocket connections for the channel of browsers: whole text messages in, whole text messages out.
 
-transports/admission decides what a client may send. A task answers the messages one after the other, and exists only
-while there are any. Writers wait until there is room, so that a connection never buffers more than that plus one
-message. A client that does not read what it is sent is closed, without affecting others.
+transports/admission decides what a client may send. A coroutine answers the messages one after the other, and becomes
+a task only if it has to wait. Writers wait until there is room, so that a connection never buffers more than that plus
+one message. A client that does not read what it is sent is closed, without affecting others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from websockets.frames import CloseCode
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import lingering_close
+from whippet.transports import eager, lingering_close
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.frame_intake import QUEUE_MAX
 from whippet.transports.admission.stall_detector import StallDetector
@@ -27,7 +27,7 @@ from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.reservations import Reservation
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary_connection import READ_BYTES, incoming
-from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
+from whippet.transports.websocket.framing import BINARY, CLOSE, JOINED_BYTES_MAX, PING, PONG, TEXT, Violation
 
 if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
@@ -37,8 +37,6 @@ _log = logging.getLogger(__name__)
 
 ROOM_BYTES = 256 << 10
 """Writers wait while this much is unsent."""
-JOINED_BYTES_MAX = 32 << 10
-"""Up to this size one buffer is faster than several."""
 UNAUTHENTICATED_MESSAGE_BYTES = 64 << 10
 """More is never needed to sign in."""
 UNAUTHORIZED = 3000
@@ -68,7 +66,10 @@ class TextConnection(asyncio.BufferedProtocol):
         self._intake = cast(TextIntake, None)
         self._login: Login | None = None
         """The user whose account the messages are counted in."""
+        self._is_answering = False
+        """Messages are being answered, one after the other."""
         self._worker: asyncio.Task[None] | None = None
+        """The task that answers them, if one had to wait; kept so that it is not collected."""
         self.is_full = False
         """Writers have to wait in `room`."""
         self._pinged_with: bytes | None = None
@@ -111,7 +112,9 @@ class TextConnection(asyncio.BufferedProtocol):
         self._received_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:
-            self._start_worker()
+            # Nothing may be sent before the response to the upgrade.
+            self._is_answering = True
+            self._worker = asyncio.get_running_loop().create_task(self._process_queue())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
@@ -128,7 +131,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._has_eof = True
-        if self._worker is None or self._lingers_until:
+        if not self._is_answering or self._lingers_until:
             return False
         self._ended = True
         return self._transport.get_extra_info("sslcontext") is None
@@ -163,7 +166,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_working(self) -> bool:
-        return self._worker is not None or self._channel.is_polling
+        return self._is_answering or self._channel.is_polling
 
     def poll_answered(self) -> None:
         """Called when a poll that was executed out of order is answered."""
@@ -209,7 +212,7 @@ class TextConnection(asyncio.BufferedProtocol):
         limits = self._listener.limits
         if self._intake.is_late(now, limits.frame_time):
             return "a message takes too long to arrive"
-        is_stranger = self.session.login is None and self._worker is None
+        is_stranger = self.session.login is None and not self._is_answering
         if is_stranger and now - self._silent_since > limits.silence_before_login:
             return "it is silent and has not signed in"
         if now - self._received_at > self._limits.silence_time:
@@ -234,26 +237,38 @@ class TextConnection(asyncio.BufferedProtocol):
     def _parse(self, data: memoryview) -> None:
         if self._ended:
             return
+        violation = None
         try:
-            for opcode, content, is_last in self._incoming.pieces(data):
-                if opcode >= CLOSE:
-                    self._control(opcode, content)
-                    if self._closed_by_client:
-                        self.drain()
-                        return
-                elif opcode == BINARY:
-                    self.end_with(CloseCode.UNSUPPORTED_DATA, "messages must be text")
-                    return
-                else:
-                    self._gather(content, is_last=is_last)
-                    if len(self._intake.queue) >= QUEUE_MAX:
-                        self._keep_unparsed(data[self._incoming.position :])
-                        return
-            # Checks the announced length before the payload arrives.
-            self._check_size()
+            whole = self._incoming.whole(data, TEXT)
+            if whole is not None:
+                self._gather(whole, is_last=True)
+            else:
+                self._gather_all(data)
         except Violation as violated:
-            _log.info("%s: closed, because %s", self.address, violated)
-            self.end_with(violated.code, violated.reason)
+            violation = violated
+        if self._intake.queue:
+            self._answer()
+        if violation is not None:
+            _log.info("%s: closed, because %s", self.address, violation)
+            self.end_with(violation.code, violation.reason)
+        elif self._closed_by_client:
+            self.drain()
+
+    def _gather_all(self, data: memoryview) -> None:
+        for opcode, content, is_last in self._incoming.pieces(data):
+            if opcode >= CLOSE:
+                self._control(opcode, content)
+                if self._closed_by_client:
+                    return
+            elif opcode == BINARY:
+                raise Violation(CloseCode.UNSUPPORTED_DATA, "messages must be text")
+            else:
+                self._gather(content, is_last=is_last)
+                if len(self._intake.queue) >= QUEUE_MAX:
+                    self._keep_unparsed(data[self._incoming.position :])
+                    return
+        # Checks the announced length before the payload arrives.
+        self._check_size()
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:
@@ -275,9 +290,7 @@ class TextConnection(asyncio.BufferedProtocol):
             intake.gather(content, self._bytes_max, is_last=is_last)
         except UnicodeDecodeError:
             raise Violation(CloseCode.INVALID_DATA, "a text message is not UTF-8") from None
-        if is_last:
-            self._start_worker()
-        elif not intake.began_at:
+        if not is_last and not intake.began_at:
             intake.began_at = self._received_at
 
     @property
@@ -310,9 +323,12 @@ class TextConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------------ responding
 
-    def _start_worker(self) -> None:
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_task(self._process_queue())
+    def _answer(self) -> None:
+        if not self._is_answering:
+            self._is_answering = True
+            rest = eager.begin(self._process_queue())
+            if rest is not None:
+                self._worker = asyncio.get_running_loop().create_task(rest)
 
     async def _process_queue(self) -> None:
         try:
@@ -338,7 +354,7 @@ class TextConnection(asyncio.BufferedProtocol):
         except Gone:
             pass
         finally:
-            self._worker = None
+            self._is_answering = False
             self._silent_since = time.monotonic()
             if self._ended:
                 self._intake.drop()

@@ -69,6 +69,52 @@ def test_messages_are_decoded_as_sent_however_they_are_split(
     assert heard([octets[at : at + 1] for at in range(len(octets))]) == expected
 
 
+@pytest.mark.parametrize("opcode", [framing.TEXT, framing.BINARY])
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65_535])
+@pytest.mark.parametrize("mask", [b"\x01\x02\x03\xf4", bytes(4)])
+def test_a_message_that_arrives_alone_is_decoded_at_once(opcode: int, size: int, mask: bytes) -> None:
+    content = bytes(i % 251 for i in range(size))
+    octets = frame(opcode, content, mask=mask)
+    incoming = Incoming(frame_bytes_max=size, message_bytes_max=size)
+    for _ in range(2):
+        whole = incoming.whole(memoryview(bytearray(octets)), opcode)
+        assert whole is not None
+        assert bytes(whole) == content
+    assert heard([octets]) == [(opcode, content)]
+
+
+def test_what_is_not_one_whole_message_is_not_decoded_at_once() -> None:
+    whole = frame(framing.BINARY, b"abc")
+    others = {
+        "nothing": b"",
+        "a part": whole[:-1],
+        "a header": whole[:5],
+        "more": whole + b"\x82",
+        "two": whole * 2,
+        "a fragment": b"\x02" + whole[1:],
+        "a continuation": b"\x80" + whole[1:],
+        "a text": frame(framing.TEXT, b"abc"),
+        "a ping": frame(framing.PING, b"abc"),
+        "without a mask": b"\x82\x06abcdef",
+        "reserved bits": b"\xc2" + whole[1:],
+        "a long one": frame(framing.BINARY, bytes(1 << 16)),
+    }
+    for what, octets in others.items():
+        assert Incoming().whole(memoryview(bytearray(octets)), framing.BINARY) is None, what
+    for limited in (Incoming(frame_bytes_max=2), Incoming(message_bytes_max=2)):
+        assert limited.whole(memoryview(bytearray(whole)), framing.BINARY) is None
+    begun = {
+        "after half a header": whole[:1],
+        "after half a payload": whole[:-1],
+        "in a message": b"\x02" + whole[1:],
+        "after half a ping": frame(framing.PING, b"abc")[:-1],
+    }
+    for what, octets in begun.items():
+        incoming = Incoming()
+        list(incoming.pieces(memoryview(bytearray(octets))))
+        assert incoming.whole(memoryview(bytearray(whole)), framing.BINARY) is None, what
+
+
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 65_535, 65_536, 200_001])
 def test_every_form_of_a_length_is_read_and_written(size: int) -> None:
     content = bytes(number % 251 for number in range(size))

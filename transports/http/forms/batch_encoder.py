@@ -70,6 +70,9 @@ class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The context of the partition, from clients since 0.12."""
 
 
+MEMBERS_MIN = 4
+"""`partitioning`, its `kind` and `value`, and `messages`: all are needed, so without more colons there are no
+duplicates."""
 _MESSAGES = msgspec.json.Decoder(list[MessageBody])
 
 
@@ -89,7 +92,8 @@ def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessag
             pass
         else:
             if not outer.messages:
-                request_bodies.refuse_duplicates(surrounding)
+                if surrounding.count(b":") > MEMBERS_MIN:
+                    request_bodies.refuse_duplicates(surrounding)
                 return NewMessages(outer.partitioning, messages, outer.context)
     found: NewMessages = request_bodies.decode_once(decoder, body)
     names = [name for name, _ in request_bodies.refuse_duplicates(body, tuple)]

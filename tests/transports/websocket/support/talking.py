@@ -40,8 +40,16 @@ def handshake(
     return "\r\n".join((*head, "", "")).encode()
 
 
-def frame(opcode: int, content: bytes = b"", *, fin: bool = True, masked: bool = True, reserved: int = 0) -> bytes:
-    """Whether or not it is valid."""
+def frame(
+    opcode: int,
+    content: bytes = b"",
+    *,
+    fin: bool = True,
+    masked: bool = True,
+    reserved: int = 0,
+    mask: bytes | None = None,
+) -> bytes:
+    """Whether or not it is valid; without a mask, a random one."""
     head = bytearray((opcode | reserved | (0x80 if fin else 0),))
     mask_bit, size = 0x80 if masked else 0, len(content)
     if size < 126:
@@ -52,7 +60,7 @@ def frame(opcode: int, content: bytes = b"", *, fin: bool = True, masked: bool =
         head += bytes((mask_bit | 127,)) + size.to_bytes(8, "big")
     if not masked:
         return bytes(head) + content
-    mask = os.urandom(4)
+    mask = mask or os.urandom(4)
     covered = int.from_bytes(content, "big") ^ int.from_bytes((mask * (size // 4 + 1))[:size], "big")
     return bytes(head) + mask + covered.to_bytes(size, "big")
 
