@@ -102,6 +102,7 @@ class Requester:
 
     def _transmit(self) -> None:
         now = time.monotonic()
+        self._quic.discard_streams()
         sent = self._quic.datagrams_to_send(now)
         if sent:
             self._datagrams.send([datagram for datagram, _ in sent], sent[0][1])

@@ -123,7 +123,7 @@ class Engine(ProbingConnection):
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, PeerAddress]]:
         if self._handshake_confirmed:
-            self._discard_streams()
+            self.discard_streams()
             space = self._space
             is_ack_due = self._eliciting_received >= ACKNOWLEDGED_AT_ONCE or len(space.ack_queue) > 1
             if is_ack_due and space.ack_at is not None:
@@ -142,18 +142,6 @@ class Engine(ProbingConnection):
             if (size := self.probe.next_size) is not None:
                 found += self._probe_path(size, now)
         return found
-
-    def _discard_streams(self) -> None:
-        """Removes finished streams, which aioquic does only when it sends something."""
-        over = [
-            stream for stream in self._streams.values() if stream.sender.is_finished and stream.receiver.is_finished
-        ]
-        for stream in over:
-            stream_id = cast(int, stream.stream_id)
-            del self._streams[stream_id]
-            self._streams_queue.remove(stream)
-            if not stream_id & 1:
-                self._stream_limit(stream_id).value += 1
 
     def _has_nothing_to_send(self, now: float) -> bool:
         """Checks without building packets, which would cost a large part of a small request."""

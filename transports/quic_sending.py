@@ -70,6 +70,19 @@ class SendingConnection(ReceivingConnection):
         path.bytes_sent += sum(map(len, datagrams))
         return [(datagram, address) for datagram in datagrams]
 
+    def discard_streams(self) -> None:
+        """Removes finished streams. Whoever sends calls this first; aioquic does it only when it sends something."""
+        over = [
+            stream for stream in self._streams.values() if stream.sender.is_finished and stream.receiver.is_finished
+        ]
+        for stream in over:
+            stream_id = cast(int, stream.stream_id)
+            del self._streams[stream_id]
+            self._streams_queue.remove(stream)
+            if bool(stream_id & 1) is self._is_client:
+                # The other side has opened it, and may open another one.
+                self._stream_limit(stream_id).value += 1
+
     def _sends_usual_frames(self) -> bool:
         """Whether there are no frames to send other than acknowledgements, windows and the data of streams."""
         if not self._handshake_confirmed or self._close_pending or self._close_event is not None:

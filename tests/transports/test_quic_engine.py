@@ -166,6 +166,23 @@ def test_a_single_request_without_a_response_is_acknowledged_a_moment_later(esta
     assert not path.client._space.sent_packets
 
 
+def test_finished_streams_are_forgotten_at_either_end(established: Path) -> None:
+    path, client, server = established, established.client, established.server
+    limit, own_limit = server._local_max_streams_bidi.value, client._local_max_streams_bidi.value
+    client.send_stream_data(0, b"request", end_stream=True)
+    path.deliver_to_server()
+    server.send_stream_data(0, b"response", end_stream=True)
+    path.deliver_to_client()
+    client.acknowledge(path.now)
+    path.deliver_to_server()
+    for end in (client, server):
+        end.discard_streams()
+        assert not end._streams
+        assert not end._streams_queue
+    assert server._local_max_streams_bidi.value == limit + 1
+    assert client._local_max_streams_bidi.value == own_limit
+
+
 def test_two_datagrams_are_acknowledged_at_once(established: Path) -> None:
     path = established
     path.client.send_stream_data(0, bytes(2_000))
