@@ -6,15 +6,17 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
 
 from tests.transports.support.modern import FIRST, ME, Modern, batch_of, sending, with_topic
-from tests.transports.support.raw import Served, served
+from tests.transports.support.raw import Raw, Served, served
 from whippet.app.commands import requests
+from whippet.app.config.listeners import Tls
 from whippet.storage import long_reads
-from whippet.transports import reservations, tcp
+from whippet.transports import certificates, reservations, tcp
 
 KIB = 1 << 10
 EVERYTHING = requests.PollMessages(ME, 0, 0, 0, FIRST, 100_000, auto_commit=False)
@@ -81,3 +83,36 @@ async def test_a_response_that_cannot_be_read_to_its_end_closes_the_connection(
         with caplog.at_level(logging.WARNING), pytest.raises((EOFError, ConnectionResetError)):
             await client.reply()
         assert "closed in the middle of a response" in caplog.text
+
+
+class Secure(Modern):
+    """A client over TLS."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(Raw(writer.get_extra_info("socket")))
+        self.reader, self.writer = reader, writer
+
+    async def send(self, octets: bytes) -> None:
+        self.writer.write(octets)
+        await self.writer.drain()
+
+    async def exactly(self, size: int) -> bytes:
+        return await self.reader.readexactly(size)
+
+
+async def test_a_long_response_is_whole_over_tls(tmp_path: Path) -> None:
+    own = certificates.context(Tls(enabled=True, self_signed=True), "tcp.tls")
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with served(tmp_path, tls=own) as world:
+        where = world.listener.address
+        client = Secure(*await asyncio.open_connection(where.host, where.port, ssl=trusting, limit=4096))
+        assert not (await client.register()).refused
+        assert not await client.refused(requests.CreateStream("s"))
+        assert not await client.refused(requests.CreateTopic("s", "t", 1))
+        for number in range(MANY):
+            assert not await client.refused(sending(batch_of(b"%d." % number + b"x" * SIZE)))
+        await client.send(client.asked(EVERYTHING) + client.asked(requests.Ping()))
+        assert [len((await client.reply()).body) > MANY * SIZE for _ in range(2)] == [True, False]
+        client.writer.close()
+        await client.writer.wait_closed()
