@@ -25,8 +25,13 @@ class End:
         self.link = link
         self.name = link.getsockname()
         self.heard: list[bytes] = []
+        self.runs: list[tuple[Any, list[bytes]]] = []
         self.turns = 0
-        self.datagrams = Datagrams(link, lambda run, peer: self.heard.extend(run), self._settle)
+        self.datagrams = Datagrams(link, self._hear, self._settle)
+
+    def _hear(self, run: list[bytes], peer: Any) -> None:
+        self.heard.extend(run)
+        self.runs.append((peer, run))
 
     def _settle(self) -> None:
         self.turns += 1
@@ -77,6 +82,29 @@ async def test_reading_yields_after_a_while(monkeypatch: pytest.MonkeyPatch) -> 
             here.datagrams.send([b"a"], there.name)
         await there.until(lambda: len(there.heard) == 10)
         assert there.turns >= 10
+
+
+async def test_small_datagrams_are_read_together_once_several_arrive_at_a_time() -> None:
+    count = 4 * datagrams.TURNS_PER_QUESTION
+    async with pair() as (here, there):
+        for number in range(count):
+            here.link.sendto(bytes([number]), there.name)
+        await there.until(lambda: len(there.heard) == count)
+        assert there.heard == [bytes([number]) for number in range(count)]
+        assert there.turns <= datagrams.TURNS_PER_QUESTION + 1
+
+
+async def test_a_run_has_one_sender_and_at_most_so_many_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datagrams, "GATHERED_MAX", 3)
+    monkeypatch.setattr(datagrams, "TURNS_PER_QUESTION", 1)
+    async with pair() as (here, there), pair() as (other, _):
+        senders = [here, here, other, here, *[other] * 7]
+        for number, sender in enumerate(senders):
+            sender.link.sendto(bytes([number]), there.name)
+        await there.until(lambda: len(there.heard) == len(senders))
+        assert [peer for peer, run in there.runs for _ in run] == [sender.name for sender in senders]
+        assert there.heard == [bytes([number]) for number in range(len(senders))]
+        assert max(len(run) for _, run in there.runs) == 3
 
 
 class Unwilling:
