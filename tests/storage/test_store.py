@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.world import opened, payloads, settled, sized, texts, with_topic
-from tests.support.clocks import NOON, Clock
+from tests.support.clocks import NOON, Clock, Seconds
+from whippet.storage import store as stores
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
 from whippet.storage.layout import LOCK_FILE, PartitionId
@@ -37,6 +38,18 @@ async def test_a_folder_that_is_open_is_refused_with_its_name(tmp_path: Path) ->
         assert (await partition.append(texts("a"))).base_offset == 0
     async with opened(tmp_path):
         pass
+
+
+def test_the_progress_of_opening_is_reported_once_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Seconds()
+    monkeypatch.setattr(stores, "time", time)
+    reports: list[tuple[int, int]] = []
+    counter = stores._ProgressCounter(60, lambda progress: reports.append((progress.opened, progress.total)))
+    for _ in range(5):
+        counter.add(10)
+        time.now += 0.6
+    counter.add(10)
+    assert reports == [(0, 60), (30, 60), (50, 60), (60, 60)]
 
 
 @pytest.mark.parametrize("content", ['{"whippet_store": 2, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])

@@ -63,6 +63,7 @@ def test_whole_batches_are_read_without_a_copy() -> None:
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
+        (0, 0),
         (1, 1),  # one message, however large
         (HEADER_BYTES + FRAME - 1, 1),
         (HEADER_BYTES + 2 * FRAME - 1, 1),
@@ -161,6 +162,16 @@ def test_a_released_tail_no_longer_counts() -> None:
     budget.release(two)
     budget.release(two)
     assert budget.used == 0
+
+
+def test_releasing_a_tail_drops_only_its_written_batches() -> None:
+    size = len(entry(0, 1).batch)
+    budget = TailBudget(10**6)
+    tail = filled(1, 1, 1)
+    for _ in range(2):
+        budget.admit(tail, size)
+    budget.release(tail)
+    assert (tail.first_offset, len(tail), budget.used) == (2, 1, 0)
 
 
 async def test_every_waiter_for_a_full_budget_wakes_once_it_has_room() -> None:
