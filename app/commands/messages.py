@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 
+FEW = 64
+"""So many messages are rarely too much to be held in memory."""
 BATCHES_PER_ITERATION = 64
 """After this many batches of one request, other tasks on the event loop get to run."""
 
@@ -215,14 +217,19 @@ async def poll_messages(
     )
 
 
+def _probably_fits(partition: Partition, start: int, count: int, room: int) -> bool:
+    """Returns whether this many messages of average size fit."""
+    size = partition.size_bytes
+    return size <= room or min(count, partition.readable - start) * size <= room * partition.messages_count
+
+
 async def _read_held_or_long(
     partition: Partition, start: int, request: requests.PollMessages, long_room: int
 ) -> Fetched:
     """Holds what fits into `room`. More is read while it is sent: up to `long_room`."""
-    count, room, size = request.count, request.room or 0, partition.size_bytes
+    count, room = request.count, request.room or 0
     found = None
-    if size <= room or min(count, partition.readable - start) * size <= room * partition.messages_count:
-        # So much for messages of average size.
+    if count <= FEW or _probably_fits(partition, start, count, room):
         found = await partition.read(start, count, room)
         if found.messages >= count or found.next_offset >= partition.readable:
             return found
