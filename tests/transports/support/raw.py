@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self, TypeVar
@@ -24,13 +25,14 @@ from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
 from whippet.transports import tcp
+from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.tcp import TcpListener
 from whippet.transports.wire.classic import frames, requests
 
 Answer = TypeVar("Answer")
 OK = (0, b"")
-TURNS_MAX = 10
+GIVES_BACK_S = 10
 
 
 def frame(code: int, payload: bytes = b"") -> bytes:
@@ -200,10 +202,15 @@ async def served(
 async def until_nobody_is_left(world: Served) -> None:
     while world.connections or any("_respond_deferred" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    for _ in range(TURNS_MAX):
-        # A request that outlives its connection ends soon afterwards.
-        if world.listener.budgets.used:
-            await asyncio.sleep(0)
+    # A request that outlives its connection may wait for a disk before it ends.
+    await gives_back(world.listener.budgets)
+
+
+async def gives_back(budgets: Budgets) -> None:
+    """Waits a few seconds until no memory is reserved."""
+    give_up_at = time.monotonic() + GIVES_BACK_S
+    while budgets.used and time.monotonic() < give_up_at:
+        await asyncio.sleep(0)
 
 
 def message_body(*sizes: int, partition_id: int = 0) -> bytes:

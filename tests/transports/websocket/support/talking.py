@@ -21,14 +21,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
 from tests.transports.http.support.serving import Link, Serving, serving
-from tests.transports.support.raw import OK, PING, ClassicClient
+from tests.transports.support.raw import OK, PING, ClassicClient, gives_back
 from whippet.app.config import Config
 from whippet.app.config.listeners import Http, HttpCors, Websocket
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
-
-TURNS_MAX = 10
-"""Iterations of the event loop until a subscription that was cancelled with its connection has released its memory."""
 
 
 def handshake(
@@ -216,9 +213,7 @@ async def talking(
             yield found
             await found.close()
             await until_nobody_is_left(found)
-            for _ in range(TURNS_MAX):
-                if sockets.budgets.used:
-                    await asyncio.sleep(0)
+            await gives_back(sockets.budgets)
             assert sockets.budgets.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == before
         finally:
