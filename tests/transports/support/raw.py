@@ -209,7 +209,7 @@ async def until_nobody_is_left(world: Served) -> None:
 async def gives_back(budgets: Budgets) -> None:
     """Waits a few seconds until no memory is reserved."""
     give_up_at = time.monotonic() + GIVES_BACK_S
-    while budgets.used and time.monotonic() < give_up_at:
+    while budgets.used and time.monotonic() < give_up_at:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
