@@ -42,6 +42,14 @@ def picture(store: Store) -> dict[str, Any]:
     }
 
 
+async def test_nothing_that_was_left_in_the_staging_folder_gets_into_a_stream(tmp_path: Path) -> None:
+    """It is emptied at every start, unless that fails."""
+    async with opened(tmp_path) as store:
+        (tmp_path / "staging" / "1" / "left").mkdir(parents=True)
+        await store.create_stream(stream(0))
+        assert not (tmp_path / "streams" / "0" / "left").exists()
+
+
 async def test_changes_of_every_kind_are_the_same_after_a_restart(tmp_path: Path) -> None:
     chosen = TopicOptions(message_expiry=99, durability="persisted", preallocate_segments=False)
     async with opened(tmp_path) as store:

@@ -67,6 +67,16 @@ async def test_a_batch_is_stamped_with_its_partition(tmp_path: Path) -> None:
             batches.check(whole)
 
 
+async def test_a_batch_may_be_checked_before_it_is_appended(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        batch = texts("a", "b")
+        checked = partition.check(batch)
+        assert checked == batches.check(batch)
+        appended = await partition.append(batch, checked=checked)
+        assert (appended.base_offset, appended.messages) == (0, 2)
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
+
+
 async def test_a_bad_batch_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         bad = texts("a", "b")

@@ -149,7 +149,7 @@ async def test_a_stalled_tail_is_ended_with_its_cursor(tmp_path: Path) -> None:
 
 
 async def test_a_slow_tail_is_kept_and_uses_little_memory(tmp_path: Path) -> None:
-    async with live(tmp_path, readers={"stall_time": 1.0}) as world:
+    async with live(tmp_path) as world:
         slow = await tail(world, "offset=0", receive_bytes=4096)
         for start in range(0, 2000, 100):
             await send(world, *[b"%06d" % (start + i) + b"x" * 2000 for i in range(100)])
