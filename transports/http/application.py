@@ -54,7 +54,8 @@ class Application:
             if response is None and self._dashboard is not None:
                 response = await self._dashboard.respond(scope) if self._dashboard.serves(scope) else None
             if response is None:
-                await self._router.find(scope)(scope, receive, send)
+                match = self._router.find(scope)
+                await match.endpoint(match, scope, receive, send)
                 return
         except Refused as refused:
             response = refusal_response(refused)

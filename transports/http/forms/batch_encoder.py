@@ -28,8 +28,8 @@ from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.forms.request_bodies import unprocessable
 from whippet.transports.random_pool import random_bytes
 from whippet.transports.wire.classic import batching
-from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain, finished, random_uuids, with_ids
-from whippet.transports.wire.classic.message import counting, frame_type, rows, uniform_checksums
+from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain, alone, finished, random_uuids, with_ids
+from whippet.transports.wire.classic.message import NO_ID, counting, frame_type, rows, uniform_checksums
 
 FEW_MESSAGES = 12
 SURROUNDING_BYTES_MAX = 4096
@@ -96,11 +96,23 @@ def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessag
                     request_bodies.refuse_duplicates(surrounding)
                 return NewMessages(outer.partitioning, messages, outer.context)
     found: NewMessages = request_bodies.decode_once(decoder, body)
-    names = [name for name, _ in request_bodies.refuse_duplicates(body, tuple)]
-    for name in names:
-        if names.count(name) > 1:
-            raise unprocessable(f"duplicate field `{name}`", name)
+    pairs = request_bodies.refuse_duplicates(body, tuple)
+    _refuse_names_that_occur_twice(tuple([(name, None if name == "messages" else value) for name, value in pairs]))
     return found
+
+
+def _refuse_names_that_occur_twice(value: Any) -> None:
+    """Objects are tuples of pairs here."""
+    if isinstance(value, list):
+        for each in value:
+            _refuse_names_that_occur_twice(each)
+    elif isinstance(value, tuple):
+        seen = set()
+        for name, inner in value:
+            if name in seen:
+                raise unprocessable(f"duplicate field `{name}`", name)
+            seen.add(name)
+            _refuse_names_that_occur_twice(inner)
 
 
 _HEAD_TYPE = np.dtype(
@@ -133,6 +145,15 @@ def encode_messages(messages: Sequence[MessageBody], now_us: int, limits: Limits
     ids = [message.id for message in messages]
     named = None if ids.count(0) == count else [_id(i, each) for i, each in enumerate(ids)]
     return _made(payloads, lengths, uniform, blocks, named, now_us)
+
+
+def encode_message(message: MessageBody, now_us: int, limits: Limits) -> Made:
+    """The same for a single message, which is most often without user headers."""
+    payload, identity = message.payload, message.id
+    if not 0 < len(payload) <= limits.payload_bytes or message.user_headers is not None:
+        return encode_messages((message,), now_us, limits)
+    known = NO_ID if identity == 0 else _id(0, identity).to_bytes(16, "little")
+    return alone(known, now_us, 0, len(payload), payload, random_bytes=random_bytes)
 
 
 def encode_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:

@@ -128,6 +128,8 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     """Decodes a query into its struct. Refuses unknown parameters, because they would do nothing."""
+    if not raw:
+        return _empty(into)
     fields: dict[str, Any] = {}
     known, numbers = into.__struct_encode_fields__, _numbers_of(into)
     try:
@@ -142,6 +144,11 @@ def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     except ValueError as error:
         raise _bad_query(str(error), None) from None
     return _converted(fields, into)
+
+
+@lru_cache
+def _empty(into: type[msgspec.Struct]) -> Any:
+    return _converted({}, into)
 
 
 def convert_query(texts: Mapping[str, str], into: type[msgspec.Struct]) -> Any:

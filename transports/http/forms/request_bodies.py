@@ -24,6 +24,7 @@ from whippet.transports.reservations import Reservation
 COUNTED_BYTES_MIN = 4096
 Body = bytes | bytearray
 
+JSON = b"application/json"
 NOT_JSON = "Failed to parse the request body as JSON: "
 WRONG_TYPE = "Failed to deserialize the JSON body into the target type: "
 TOO_LONG = "Failed to buffer the request body: length limit exceeded"
@@ -118,11 +119,13 @@ def count_octet(body: Body, octet: bytes) -> int:
 
 def media_type(value: bytes | None) -> bytes:
     """Returns the media type of a `Content-Type`, without parameters."""
+    if value == JSON:
+        return JSON
     return (value or b"").partition(b";")[0].strip().lower()
 
 
 def is_json(media: bytes) -> bool:
-    return media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
+    return media == JSON or (media.startswith(b"application/") and media.endswith(b"+json"))
 
 
 def check_json(media: bytes, also: Iterable[bytes] = ()) -> None:

@@ -18,7 +18,12 @@ from whippet.storage.producers import Producer
 from whippet.transports import offload
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters, partition_context, poll_formats, send_formats
-from whippet.transports.http.forms.batch_encoder import NewMessages, PartitioningBody, encode_messages
+from whippet.transports.http.forms.batch_encoder import (
+    NewMessages,
+    PartitioningBody,
+    encode_message,
+    encode_messages,
+)
 from whippet.transports.http.forms.field_types import U32, U64, Key, Name, Period, check_u64
 from whippet.transports.http.forms.parameters import alias_of, refuse_both
 from whippet.transports.http.forms.responses import JSON, VIEW, HttpResponse
@@ -28,11 +33,14 @@ from whippet.transports.http.operation import Call
 from whippet.transports.reservations import Reservation
 
 _log = logging.getLogger(__name__)
+_encode_json = msgspec.json.Encoder().encode
 
 KEY_BYTES_MAX = 255
 UNACKNOWLEDGED_BYTES = 4096
 """Memory of a send without acknowledgement besides its batches."""
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+_PRODUCER_KEYS = tuple([name.lower().encode() for name in PRODUCER_HEADERS])
+NOT_NUMBERED = [None] * len(PRODUCER_HEADERS)
 FRAME_JSON_BYTES = 256
 """The approximate size of a message as JSON without its payload."""
 DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
@@ -46,6 +54,7 @@ PARTITIONING_KINDS = {
     "partition_id": PartitioningKind.PARTITION_ID,
     "messages_key": PartitioningKind.MESSAGES_KEY,
 }
+BALANCED = Partitioning(PartitioningKind.BALANCED)
 STRATEGIES = {kind.name.lower(): kind for kind in StrategyKind}
 STRATEGIES |= {name[0]: kind for name, kind in STRATEGIES.items()}
 
@@ -172,8 +181,8 @@ async def send_messages(call: Call) -> HttpResponse:
 
 def _producer(call: Call) -> Producer | None:
     """Three headers number a send. If it is repeated, it gets the same response, and is stored once."""
-    given = [call.headers.get(name.lower().encode()) for name in PRODUCER_HEADERS]
-    if not any(each is not None for each in given):
+    given = [call.headers.get(name) for name in _PRODUCER_KEYS]
+    if given == NOT_NUMBERED:
         return None
     missing = [name for name, each in zip(PRODUCER_HEADERS, given, strict=True) if each is None]
     if missing:
@@ -184,14 +193,17 @@ def _producer(call: Call) -> Producer | None:
 
 async def _encode(call: Call, body: NewMessages) -> EncodedBatches:
     query: SendQuery = call.query
-    for field in ("partition_id", "partition", "key"):
-        if getattr(query, field) is not UNSET:
+    for field, given in (("partition_id", query.partition_id), ("partition", query.partition), ("key", query.key)):
+        if given is not UNSET:
             raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body names its own destination", field)
     send_formats.refuse_headers(call)
     if not body.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
     now, limits = call.api.gateway.clock(), call.api.batch_limits
-    encoded = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
+    if len(body.messages) == 1:
+        encoded = encode_message(body.messages[0], now, limits)
+    else:
+        encoded = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
     return EncodedBatches((encoded.batch,), (encoded.checked,))
 
 
@@ -216,7 +228,7 @@ def _confirmation(sent: responses.Sent) -> HttpResponse:
         (b"whippet-durability", LEVEL_NAMES[sent.durability]),
         VIEW,
     )
-    return HttpResponse(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([confirmation])), headers)
+    return HttpResponse(HTTPStatus.CREATED, _encode_json(Confirmations([confirmation])), headers)
 
 
 async def _send_unacknowledged(call: Call, request: requests.SendMessages, reservation: Reservation) -> None:
@@ -236,7 +248,7 @@ def _partitioning(body: PartitioningBody) -> Partitioning:
     if kind is PartitioningKind.BALANCED:
         if len(value) > KEY_BYTES_MAX:
             raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
-        return Partitioning(kind)
+        return BALANCED
     if not 0 < len(value) <= KEY_BYTES_MAX:
         raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
     if kind is PartitioningKind.MESSAGES_KEY:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -25,7 +25,7 @@ from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import Refused, bug_response, command_error_response, not_found, refusal_response
 from whippet.transports.http.forms import decompression, parameters, request_bodies
-from whippet.transports.http.forms.request_bodies import count_values
+from whippet.transports.http.forms.request_bodies import Body, count_values
 from whippet.transports.http.forms.responses import (
     JSON,
     NO_STORE,
@@ -36,9 +36,12 @@ from whippet.transports.http.forms.responses import (
     send_response,
     with_etag,
 )
-from whippet.transports.http.operation import Call, Operation, admit_call
+from whippet.transports.http.operation import BodyFormat, Call, Operation, admit_call
 from whippet.transports.http.serving import authentication
 from whippet.transports.http.serving.protocol import CONNECTION, PEER
+
+if TYPE_CHECKING:
+    from whippet.transports.http.serving.router import Match
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +63,12 @@ class Endpoint:
         self._body_limit = min(limit, PUBLIC_BODY_BYTES_MAX) if operation.public else limit
         self._headers: Headers = (JSON, VIEW) if operation.catalogue else (JSON, NO_STORE, VIEW)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
         session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _keep_connection)
         call = Call(self._api, self.operation, scope, receive, session)
         try:
             try:
-                response = await self._respond(call)
+                response = await self._respond(call, match)
             except Refused as refused:
                 response = refusal_response(refused)
             except CommandError as refused:
@@ -89,7 +92,7 @@ class Endpoint:
         finally:
             call.close()
 
-    async def _respond(self, call: Call) -> HttpResponse | Response:
+    async def _respond(self, call: Call, match: Match) -> HttpResponse | Response:
         operation, api, scope, session = self.operation, self._api, call.scope, call.session
         headers = call.headers = _headers_of(scope)
         if not operation.public:
@@ -100,7 +103,7 @@ class Endpoint:
                 return await self._encode_response(None, headers)
             call.caller = await authentication.authenticate(api, call.authorization)
             session.login = call.caller.user.login
-        call.parameters = parameters.decode_path(scope["path_params"])
+        call.parameters = match.parameters
         query: bytes = scope["query_string"]
         if query or operation.query is not None:
             call.query = parameters.decode_query(query, self._query)
@@ -121,32 +124,44 @@ class Endpoint:
         media = request_bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         is_readable = form is not None or request_bodies.is_json(media)
-        is_small = is_readable and announced is not None and announced <= FREE_BYTES and coding is None
+        is_small = is_readable and coding is None and announced is not None and announced <= FREE_BYTES
         if not is_small:
             admit_call(call)
         if not is_readable:
             request_bodies.check_json(media, self._forms)
         writable = form is not None and form.writable and coding is None
+        if is_small and announced is not None and announced <= limit:
+            body = await request_bodies.read(call.receive, limit, writable=writable)
+            await self._decode_body(call, body, form, decoder, is_small=True)
+            return await self._handler(call)
         reading = request_bodies.reading(
             call.receive, announced, limit, call.body_reservation, grows=coding is not None, writable=writable
         )
         async with reading as body:
             if coding is not None:
                 body = await decompression.decompress(bytes(body), coding, limit)  # noqa: PLW2901
-            size = len(body)
-            try:
-                if form is None:
-                    call.body = await offload.call(size, count_values(body), self._decode, decoder, bytes(body))
-                else:
-                    call.body = await offload.call(size, form.items(body), form.read, call, body)
-            except (CommandError, Refused):
-                if is_small:
-                    # Decoding a small body is faster than this check, which the command repeats anyway. But errors in
-                    # a body are not for callers who may not send it.
-                    admit_call(call)
-                raise
+            await self._decode_body(call, body, form, decoder, is_small=is_small)
             del body
             return await self._handler(call)
+
+    async def _decode_body(
+        self, call: Call, body: Body, form: BodyFormat | None, decoder: msgspec.json.Decoder[Any], *, is_small: bool
+    ) -> None:
+        size = len(body)
+        try:
+            if form is not None:
+                call.body = await offload.call(size, form.items(body), form.read, call, body)
+            elif size <= offload.ITEMS_AT_ONCE:
+                # It cannot have more items than bytes.
+                call.body = self._decode(decoder, bytes(body))
+            else:
+                call.body = await offload.call(size, count_values(body), self._decode, decoder, bytes(body))
+        except (CommandError, Refused):
+            if is_small:
+                # Decoding a small body is faster than this check, which the command repeats anyway. But errors in a
+                # body are not for callers who may not send it.
+                admit_call(call)
+            raise
 
     async def _encode_response(self, result: Any, headers: dict[bytes, bytes]) -> HttpResponse:
         operation = self.operation

@@ -6,12 +6,15 @@ to the same route. A literal segment wins over a name if it has the requested me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
 
 from starlette.types import Scope
 
 from whippet.transports.http.errors import Refused, not_found
+from whippet.transports.http.forms.parameters import decode_path
 from whippet.transports.http.serving.endpoint import Endpoint
 
 
@@ -29,11 +32,34 @@ class Node:
 
 
 Found = tuple[Node, dict[str, bytes]]
+MATCHES_MAX = 1024
+"""Most requests repeat the path of another one."""
+PATH_BYTES_MAX = 256
+"""Longer paths are not remembered."""
+
+
+class Match:
+    """The endpoint of a path, and the parameters in the path."""
+
+    __slots__ = ("_parameters", "_segments", "endpoint")
+
+    def __init__(self, endpoint: Endpoint, segments: dict[str, bytes]) -> None:
+        self.endpoint = endpoint
+        self._segments = segments
+        self._parameters: Mapping[str, Any] | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Decoded when they are needed: errors in them are not for callers without a token."""
+        if self._parameters is None:
+            self._parameters = MappingProxyType(decode_path(self._segments))
+        return self._parameters
 
 
 class Router:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._root = Node()
+        self._matches: dict[tuple[str, bytes], Match] = {}
         for endpoint in endpoints:
             self._add(endpoint)
 
@@ -53,15 +79,26 @@ class Router:
             assert method not in node.endpoints, f"{method} {operation.path} is defined twice"
             node.endpoints[method] = endpoint
 
-    def find(self, scope: Scope) -> Endpoint:
-        """Returns the endpoint, and puts the path parameters into the scope. Raises a 404 or 405."""
+    def find(self, scope: Scope) -> Match:
+        """Raises a 404 or 405 if there is no endpoint."""
         method: str = scope["method"]
+        path: bytes = scope["raw_path"]
+        known = self._matches.get((method, path))
+        if known is not None:
+            return known
+        match = self._search(method, path)
+        if len(path) <= PATH_BYTES_MAX:
+            if len(self._matches) >= MATCHES_MAX:
+                self._matches.clear()
+            self._matches[method, path] = match
+        return match
+
+    def _search(self, method: str, path: bytes) -> Match:
         allowed: Iterable[str] = ()
-        for node, parameters in _walk(self._root, scope["raw_path"].split(b"/"), 1, {}):
+        for node, segments in _walk(self._root, path.split(b"/"), 1, {}):
             endpoint = node.endpoints.get(method)
             if endpoint is not None:
-                scope["path_params"] = parameters
-                return endpoint
+                return Match(endpoint, segments)
             # The first node matches most literally: the methods of a name in its place do not count.
             allowed = allowed or node.endpoints
         if allowed:

@@ -178,7 +178,7 @@ def alone(
     origin: int,
     headers_length: int,
     payload_length: int,
-    body: memoryview,
+    body: Readable,
     headers: Readable = b"",
     *,
     random_bytes: RandomBytes | None,
