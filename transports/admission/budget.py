@@ -12,7 +12,8 @@ The same policy applies to all kinds of requests and to responses, on every tran
 5. When no waiting claim fits, one claim at a time gets all that it still needs, beyond the limit if necessary, so
    half-received requests cannot block each other forever. The memory in use is at most the limit plus one request.
 6. When an account has waited for `RECLAIM_SECONDS` with less than its fair share (the limit divided by the number of
-   accounts), the account that holds the most loses its largest unfinished request or unread response.
+   accounts), or while a claim of another account exceeds the limit, the account that holds the most loses its largest
+   unfinished request or unread response.
 
 Nothing here knows about sockets, tasks or the time. The holder of a claim is called when memory is granted, and the
 time is passed to `Budget.reclaim`.
@@ -111,7 +112,8 @@ class Budget:
         fair = self.limit // len(active)
         for account in self.waiting:
             account.waiting_since = account.waiting_since or now
-        starving = [account for account in self.waiting if account.held < fair]
+        beyond = None if self._beyond is None else self._beyond.account
+        starving = [account for account in self.waiting if account.held < fair or beyond not in (None, account)]
         if all(now - account.waiting_since < RECLAIM_SECONDS for account in starving):
             return
         largest = max(active, key=_HELD)

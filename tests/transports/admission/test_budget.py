@@ -218,6 +218,18 @@ def test_an_account_above_its_fair_share_loses_a_request_when_others_have_waited
     assert now - 100.0 <= RECLAIM_SECONDS + 5
 
 
+def test_an_account_with_its_fair_share_does_not_wait_for_ever_for_one_that_exceeds_the_limit() -> None:
+    room = Budget(LIMIT)
+    honest, greedy = Client(room.account("honest")), Client(room.account("greedy"))
+    honest.claim.count(3 * LIMIT // 4)
+    assert greedy.claim.reserve(LIMIT, 7 * LIMIT) == 7 * LIMIT
+    assert honest.claim.reserve(LIMIT // 4, LIMIT // 4) is None
+    for now in range(100, 106):
+        room.reclaim(now)
+    assert greedy.is_reclaimed
+    assert honest.granted == [LIMIT // 4]
+
+
 def test_no_account_loses_a_request_to_its_own_other_requests() -> None:
     room = Budget(LIMIT)
     client, other = Client(room.account("same")), Client(room.account("same"))
