@@ -47,6 +47,7 @@ CACHED = {
     "whippet.app.access.tickets.Ticket": 70,
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,
+    "whippet.transports.http.serving.router.Match": 1100,
 }
 """The limits of caches whose entries may be needed again."""
 
