@@ -143,9 +143,9 @@ async def small(bench: Bench) -> list[Figure]:
         ]
         rows += [
             Row(
-                f"one 100 B a request, {level}, {CONNECTIONS} connections",
-                f"{level} connections",
-                "yardstick connections",
+                f"one 100 B a request, {level}, {many}",
+                f"{level} {many}",
+                f"yardstick {many}",
             )
             for level in ("memory", "written")
         ]
