@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from whippet.storage.tail import Tail
 
 PIECE_BYTES = 1 << 20
-"""What is read at once: a long read holds one piece that is being sent, and one that is read ahead."""
+"""The size of one read. A long read holds one piece that is being sent, and one that is read ahead."""
 HELD_BYTES_MAX = 8 << 20
 """Up to this size the result of a read is held in memory. A hop to the shard for each piece is not worth less."""
 
@@ -82,7 +82,7 @@ class LongRead:
         self._at = 0
         """How much of the first extent was read."""
         self._rest: list[Readable] = []
-        """What follows from memory."""
+        """Buffers from memory that are sent after the last extent."""
         self._size = sum(len(extent.head) + extent.length for extent in located.extents)
 
     def __len__(self) -> int:

@@ -116,7 +116,7 @@ class Shard:
         self._stopped = False
         self._mailbox: SimpleQueue[WriteItem | Call | None] = SimpleQueue()
         self._unfinished: dict[int, WriteItem] = {}
-        """What is left to write after the last round, for each owner."""
+        """The part of each owner's work item that the last round has not written."""
         self._cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
         self._thread = threading.Thread(target=self._run, name=f"shard-{number}", daemon=True)
         self._thread.start()

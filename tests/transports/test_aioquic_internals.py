@@ -112,7 +112,8 @@ REPEATED: dict[Any, str] = {
     QuicStreamReceiver: "78596a9b1406",
     QuicStreamSender: "f14fb859f32d",
 }
-"""What the short paths do in their own way for the usual packet. If it changes, they may have to."""
+"""Functions of aioquic whose work the short paths do themselves for the usual packet. If one of them changes, the short
+paths may have to change, too."""
 
 
 def sources() -> dict[str, ast.Module]:

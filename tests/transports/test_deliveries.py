@@ -32,7 +32,7 @@ async def connected() -> tuple[asyncio.Transport, socket.socket]:
 
 
 def is_full(transport: asyncio.Transport) -> bool:
-    """Whether the operating system takes nothing more for now."""
+    """Returns True if the socket buffer is full at the moment."""
     return not select.select([], [transport.get_extra_info("socket").fileno()], [], 0)[1]
 
 

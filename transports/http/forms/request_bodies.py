@@ -17,7 +17,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from whippet.transports.admission.budget import FREE_BYTES, step
+from whippet.transports.admission.budget import step
 from whippet.transports.http.errors import CLOSE, Refused
 from whippet.transports.reservations import Reservation
 
@@ -44,9 +44,6 @@ async def reading(
     `grows` will be decompressed; a `writable` one is a bytearray."""
     if announced is not None and announced > limit:
         raise body_too_long(limit)
-    if announced is not None and announced <= FREE_BYTES and not grows:
-        yield await read(receive, limit, writable=writable)
-        return
     reservation = reserve()
     reservation.claim.is_unfinished = True
     try:

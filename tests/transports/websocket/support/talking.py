@@ -46,7 +46,7 @@ def frame(
     reserved: int = 0,
     mask: bytes | None = None,
 ) -> bytes:
-    """Whether or not it is valid; without a mask, a random one."""
+    """Encodes a frame, valid or not. Without `mask`, it gets a random one."""
     head = bytearray((opcode | reserved | (0x80 if fin else 0),))
     mask_bit, size = 0x80 if masked else 0, len(content)
     if size < 126:
