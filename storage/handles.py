@@ -1,14 +1,15 @@
 """The open files and cached indexes of one shard over all its partitions, each within a limit.
 
-Only the shard's own thread uses these, so there is no lock.
+Only the shard's own thread uses these, so there is no lock, except in `Loan`.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
 
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 from whippet.storage.index import Index
 from whippet.storage.segment import Segment
 
@@ -23,6 +24,29 @@ def close(files: Files, path: str, handle: int) -> None:
         _log.warning("%s: closed with an error: %s", path, error)
 
 
+class Loan:
+    """A file that the event loop may read until its handle is closed, which is whenever the shard needs room."""
+
+    __slots__ = ("_handle", "_lock")
+
+    def __init__(self, handle: int) -> None:
+        self._handle: int | None = handle
+        self._lock = threading.Lock()
+
+    def read_cached(self, files: Files, length: int, position: int) -> Buffer | None:
+        """Reads what the operating system has in memory. None if it does not have all of it, or the loan is over."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return None if self._handle is None else files.read_cached(self._handle, length, position)
+        finally:
+            self._lock.release()
+
+    def end(self) -> None:
+        with self._lock:
+            self._handle = None
+
+
 class Handles:
     """Open log files; the least recently used one is closed first. Nothing is lost: a sync reopens what it needs."""
 
@@ -34,6 +58,7 @@ class Handles:
         self._handles: OrderedDict[str, tuple[int, bool]] = OrderedDict()
         self._lent: dict[str, int] = {}
         """Handles that are not closed to make room for others, because the event loop may be using them."""
+        self._loans: dict[str, Loan] = {}
         self._refusals: set[int | None] = set()
 
     def reading(self, path: str) -> int:
@@ -59,7 +84,7 @@ class Handles:
 
     def _make_room(self) -> None:
         while len(self) > self._open_max and len(self._handles) > 1:
-            close(self._files, *self._first())
+            self._close_first()
 
     def open_apart(self, path: str) -> int | None:
         """Opens a file for a reader that keeps it, even if it is deleted. None if such readers have too many."""
@@ -111,21 +136,34 @@ class Handles:
         if handle is not None:
             self._handles[path] = handle, True
 
-    def _first(self) -> tuple[str, int]:
-        path, (handle, _) = self._handles.popitem(last=False)
-        return path, handle
+    def lend_for_reading(self, path: str) -> Loan | None:
+        """Lets the event loop read a file while it is open here. None if it is not open."""
+        loan = self._loans.get(path)
+        if loan is None and path in self._handles:
+            loan = self._loans[path] = Loan(self._handles[path][0])
+        return loan
 
     def drop(self, path: str) -> None:
         self.take_back(path)
         known = self._handles.pop(path, None)
         if known is not None:
-            close(self._files, path, known[0])
+            self._close(path, known[0])
+
+    def _close_first(self) -> None:
+        path, (handle, _) = self._handles.popitem(last=False)
+        self._close(path, handle)
+
+    def _close(self, path: str, handle: int) -> None:
+        loan = self._loans.pop(path, None)
+        if loan is not None:
+            loan.end()
+        close(self._files, path, handle)
 
     def close(self) -> None:
         for path in list(self._lent):
             self.take_back(path)
         while self._handles:
-            close(self._files, *self._first())
+            self._close_first()
 
     def __len__(self) -> int:
         return len(self._handles) + len(self._lent) + self._apart

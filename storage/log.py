@@ -16,8 +16,8 @@ import msgspec
 
 from whippet.storage import batch as batches
 from whippet.storage import recovery, scan
-from whippet.storage.files import BUFFERS_PER_WRITE, Files, write_all, write_some
-from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, write_all, write_some
+from whippet.storage.handles import Handles, IndexCache, Loan
 from whippet.storage.layout import log_file
 from whippet.storage.log_reader import Fetched, LogReader, cut_to_request, last_to_read
 from whippet.storage.producer_file import ProducerFile
@@ -77,6 +77,8 @@ class Log(LogReader):
         """The start offset of the segment whose blocks are reserved."""
         self._lent: int | None = None
         """The handle of the last segment while it is lent to the event loop, until the next sync at the latest."""
+        self._loan: tuple[Segment, Loan] | None = None
+        """The segment that was read last, which the event loop may read, too."""
         self._loop_error: BaseException | None = None
         self._names_unsynced = False
         # What is found at a start was synced when the store was closed, or is synced when the folder is entered.
@@ -206,24 +208,47 @@ class Log(LogReader):
         self._unsynced[segment.start_offset] = None
         return True
 
+    def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
+        found = super().read(offset, count, room, end)
+        if found.messages:
+            segment = self.segments[self._segment_at(found.next_offset - 1)]
+            loan = self._handles.lend_for_reading(log_file(self.folder, segment.start_offset))
+            self._loan = None if loan is None else (segment, loan)
+        return found
+
     def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
-        """Reads on the event loop what the operating system has in memory of the last segment, while the shard has
-        nothing to do for the partition. None if the shard has to read it."""
-        segment, handle = self.segments[-1], self._lent
+        """Reads on the event loop what the operating system has in memory of the last segment, or of the one that was
+        read last, while the shard has nothing to do for the partition. None if the shard has to read it."""
+        segment, handle, loan = self.segments[-1], self._lent, None
         if handle is None or offset < segment.start_offset:
+            if self._loan is None:
+                return None
+            segment, loan = self._loan
+            if not segment.start_offset <= offset < segment.next_offset:
+                return None
+        # Work for other partitions may drop the index of a closed segment at any time, and what is known of it.
+        index, checked = segment.index, segment.checked
+        if index is None or not (segment.whole or checked is not None):
             return None
-        index = segment.index
-        assert index is not None
         first = index.holding(offset)
         # If every batch had one message: a request that may need more is worth the hop to the shard.
         most = min(first + count, len(index))
         if first == most or index.end_position(most - 1) - index.position(first) > LOOP_READ_BYTES_MAX:
             return None
         last = last_to_read(index, first, offset, count, room, end)
+        if first == last:
+            return None
         position = index.position(first)
-        length = index.end_position(last - 1) - position if last > first else 0
-        content = self._files.read_cached(handle, length, position) if length else None
-        if content is None or not self._good(segment, index, view := memoryview(content), first, last):
+        length = index.end_position(last - 1) - position
+        content: Buffer | None = None
+        if loan is not None:
+            content = loan.read_cached(self._files, length, position)
+        elif handle is not None:
+            content = self._files.read_cached(handle, length, position)
+        if content is None:
+            return None
+        view = memoryview(content)
+        if checked is not None and not segment.whole and not self._as_indexed(index, view, first, last, checked):
             return None
         return cut_to_request(index, view, first, last, offset, count, room, at_least_one=True)[0]
 

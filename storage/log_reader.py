@@ -180,7 +180,9 @@ class LogReader:
             return True
         if segment.checked is None:
             segment.checked = bytearray(len(index))
-        checked = segment.checked
+        return self._as_indexed(index, content, first, last, segment.checked)
+
+    def _as_indexed(self, index: Index, content: memoryview, first: int, last: int, checked: bytearray) -> bool:
         origin = index.position(first)
         for i in range(first, last):
             if checked[i]:

@@ -100,6 +100,7 @@ class WritePipeline:
         "_waiting_written",
         "_write_items",
         "_write_items_reported",
+        "_writer",
         "_wrote_in_turn",
         "appended",
         "calls_at_shard",
@@ -149,6 +150,8 @@ class WritePipeline:
         self._write_items = self._write_items_reported = 0
         self._wrote_in_turn = False
         """A batch was written by itself in this turn of the event loop."""
+        self._writer: asyncio.Task[object] | None = None
+        """The task that wrote it. None: a request without a task."""
         self._crowded_until = 0.0
         """Until then nothing is written before the end of a turn: several clients send at once."""
         self._rests_until = 0.0
@@ -225,14 +228,17 @@ class WritePipeline:
     def _write_alone(self, entry: Entry, size: int) -> bool:
         """Writes a batch at once if it is the first of this turn of the loop. Those that follow are written together,
         at the end of the turn, and when that happens so is everything for a while: then several clients send at
-        once."""
-        if self._wrote_in_turn:
+        once. A task that appends one batch after another is a single client, however many it appends in a turn."""
+        loop = self._shared.loop
+        if self._wrote_in_turn and (self._writer is None or self._writer is not asyncio.current_task(loop)):
             self._crowded_until = perf_counter() + CROWDED_SECONDS
             return False
         if self._gathered or perf_counter() < self._crowded_until or not self._write_on_loop((entry,), size):
             return False
-        self._wrote_in_turn = True
-        self._shared.loop.call_soon(self._end_turn)
+        if not self._wrote_in_turn:
+            self._wrote_in_turn = True
+            self._writer = asyncio.current_task(loop)
+            loop.call_soon(self._end_turn)
         self.appended = self.written = self.readable = entry.next_offset
         self.tail.push(entry)
         self._shared.tails.admit(self.tail, size)
@@ -242,6 +248,7 @@ class WritePipeline:
 
     def _end_turn(self) -> None:
         self._wrote_in_turn = False
+        self._writer = None
 
     def _write_gathered(self) -> bool:
         """Writes what was gathered in this turn of the loop, if that is little."""

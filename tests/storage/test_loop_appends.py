@@ -392,6 +392,47 @@ async def test_what_several_clients_send_in_one_turn_is_written_together_and_so_
         assert (partition.synced, partition.written, partition.unflushed_bytes) == (0, 10, 0)
 
 
+async def test_a_task_that_appends_one_batch_after_another_has_each_written_at_once(tmp_path: Path) -> None:
+    disk = Counting()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("first"))
+        disk.batches.clear()
+        turns = 0
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+
+        asyncio.get_running_loop().call_soon(count)
+        for name in "abcdef":
+            await partition.append(texts(name))
+        assert (disk.batches, turns) == ([1] * 6, 0)
+
+
+async def test_what_requests_without_a_task_send_in_one_turn_is_written_together(tmp_path: Path) -> None:
+    disk = Counting()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("first"))
+        await settled()
+        disk.batches.clear()
+        loop = asyncio.get_running_loop()
+        requests = [partition.append(texts(name)) for name in "abcd"]
+        waiting = loop.create_future()
+
+        def begin() -> None:
+            with pytest.raises(StopIteration):
+                requests[0].send(None)
+            waiting.set_result([request.send(None) for request in requests[1:]])
+
+        loop.call_soon(begin)
+        for future in await waiting:
+            await future
+        assert disk.batches == [1, 3]
+        for request in requests[1:]:
+            with pytest.raises(StopIteration):
+                request.send(None)
+
+
 async def test_what_is_gathered_in_a_turn_is_left_to_the_shard_if_it_is_too_much(tmp_path: Path) -> None:
     async with partition_in(tmp_path, loop_append_bytes_max=2 * len(texts("a"))) as partition:
         await partition.append(texts("first"))

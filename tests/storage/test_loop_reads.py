@@ -16,6 +16,7 @@ import pytest
 from tests.storage.support.world import offsets, opened, partition_in, payloads, sized, texts, with_topic
 from tests.support.clocks import Clock
 from whippet.storage.files import Buffer, Files
+from whippet.storage.handles import Handles, Loan
 from whippet.storage.log import LOOP_READ_BYTES_MAX
 from whippet.storage.partition import Partition
 from whippet.storage.shard import Shard
@@ -72,14 +73,23 @@ async def test_what_is_not_in_memory_is_left_to_the_shard(tmp_path: Path, calls:
         assert len(calls) == 1
 
 
-async def test_large_reads_and_closed_segments_are_left_to_the_shard(tmp_path: Path, calls: list[Any]) -> None:
+async def test_large_reads_and_segments_that_are_not_open_are_left_to_the_shard(
+    tmp_path: Path, calls: list[Any]
+) -> None:
     async with partition_in(tmp_path, files=Warm(), tail_bytes_max=0, segment_bytes=600_000) as partition:
         for _ in range(7):
             await partition.append(sized(1, 100_000))
         await partition.append(texts("last"))
         await partition.append(texts("last"))
         assert (await partition.closed_segments())[-1].next_offset == 6
-        for offset, count, through_shard in ((6, 1, False), (6, 9, False), (0, 1, True), (5, 2, True)):
+        for offset, count, through_shard in (
+            (6, 1, False),
+            (6, 9, False),
+            (0, 1, True),
+            (1, 2, False),
+            (5, 4, False),
+            (0, 3, True),
+        ):
             calls.clear()
             assert offsets(await partition.read(offset, count)) == list(range(offset, min(offset + count, 9)))
             assert bool(calls) is through_shard, (offset, count)
@@ -91,6 +101,119 @@ async def test_large_reads_and_closed_segments_are_left_to_the_shard(tmp_path: P
             calls.clear()
             assert len(offsets(await partition.read(0, count))) == count
             assert bool(calls) is through_shard
+
+
+async def test_a_segment_that_was_only_read_is_read_without_the_shard_from_the_second_time_on(
+    tmp_path: Path, calls: list[Any]
+) -> None:
+    async with partition_in(tmp_path, segment_bytes=4000) as partition:
+        await filled(partition)
+    async with opened(tmp_path, files=Warm(), tail_bytes_max=0) as store:
+        (partition,) = await with_topic(store)
+        first, second = (segment.next_offset for segment in (await partition.closed_segments())[:2])
+        assert 2 < first < second - 2
+        for offset, through_shard in (
+            (0, True),
+            (0, False),
+            (first - 1, False),
+            (first, True),
+            (first, False),
+            (1, True),
+            (1, False),
+            (29, True),
+            (29, False),
+        ):
+            calls.clear()
+            assert payloads(await partition.read(offset, 1)) == [str(offset).encode()]
+            assert bool(calls) is through_shard, offset
+        await partition.append(texts("30"))
+        await partition.append(texts("31"))
+        calls.clear()
+        assert payloads(await partition.read(28, 9)) == [b"28", b"29", b"30", b"31"]
+        assert not calls
+
+
+async def test_damage_in_a_closed_segment_is_found_whoever_reads_it(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, segment_bytes=4000) as partition:
+        await filled(partition)
+    content = bytearray((tmp_path / LOG).read_bytes())
+    content[3 * len(texts("3")) + 300] ^= 1
+    (tmp_path / LOG).write_bytes(content)
+    async with opened(tmp_path, files=Warm(), tail_bytes_max=0) as store:
+        (partition,) = await with_topic(store)
+        for offset in range(3):
+            assert payloads(await partition.read(offset, 1)) == [str(offset).encode()]
+        assert not store.damage
+        assert payloads(await partition.read(3, 2)) == [b"4", b"5"]
+        assert len(store.damage) == 1
+
+
+@pytest.mark.parametrize("act", ["purge", "trim", "evict", "forget the index"])
+async def test_a_closed_segment_that_is_gone_or_not_open_is_not_read_on_the_loop(tmp_path: Path, act: str) -> None:
+    async with partition_in(tmp_path, segment_bytes=4000) as partition:
+        await filled(partition)
+    async with opened(tmp_path, files=Warm(), tail_bytes_max=0, open_files_max=2) as store:
+        (partition,) = await with_topic(store)
+        await partition.read(0, 1)
+        await partition.read(0, 1)
+        pipeline = partition._pipeline
+        assert pipeline.read_on_loop(0, 1, 10_000, 30) is not None
+        (shard,) = store.shards
+        if act == "purge":
+            await partition.purge()
+            assert (await partition.append(texts("new"))).base_offset == 0
+            assert payloads(await partition.read(0, 1)) == [b"new"]
+        elif act == "trim":
+            assert await partition.trim(partition.appended)
+            assert pipeline.read_on_loop(0, 1, 10_000, 30) is None
+        else:
+            if act == "evict":
+                for name in "ab":
+                    shard.handles.writing(f"{tmp_path}/{name}")
+            else:
+                segment = pipeline.log.segments[0]
+                shard.indexes.drop(segment)
+                assert segment.index is None
+            assert pipeline.read_on_loop(0, 1, 10_000, 30) is None
+            assert payloads(await partition.read(0, 2)) == [b"0", b"1"]
+
+
+def test_a_loan_ends_before_its_handle_is_closed(tmp_path: Path) -> None:
+    class Watched(Files):
+        def close(self, handle: int) -> None:
+            assert loan is None or loan.read_cached(self, 1, 0) is None
+            super().close(handle)
+
+    files, loan = Warm(), None
+    watched = Watched()
+    path = f"{tmp_path}/file"
+    (tmp_path / "file").write_bytes(b"content")
+    handles = Handles(watched, 2)
+    assert handles.lend_for_reading(path) is None
+    handles.reading(path)
+    loan = handles.lend_for_reading(path)
+    assert loan is not None
+    assert handles.lend_for_reading(path) is loan
+    assert loan.read_cached(files, 4, 3) == b"tent"
+    # Opening it for writing closes the handle for reading.
+    handles.writing(path)
+    assert loan.read_cached(files, 4, 3) is None
+    loan = handles.lend_for_reading(path)
+    assert loan is not None
+    assert loan.read_cached(files, 4, 3) == b"tent"
+    handles.close()
+    assert loan.read_cached(files, 4, 3) is None
+
+
+def test_a_loan_that_is_about_to_end_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    files = Warm()
+    handle = files.open_for_reading(f"{tmp_path}/file")
+    loan = Loan(handle)
+    with loan._lock:
+        assert loan.read_cached(files, 4, 0) is None
+    assert loan.read_cached(files, 4, 0) == b"cont"
+    files.close(handle)
 
 
 async def test_while_the_shard_has_work_for_the_partition_it_reads_as_well(tmp_path: Path, calls: list[Any]) -> None:
