@@ -79,8 +79,12 @@ class Log(LogReader):
         """The handle of the last segment while it is lent to the event loop, until the next sync at the latest."""
         self._loan: tuple[Segment, Loan] | None = None
         """The segment that was read last, which the event loop may read, too."""
+        self._read_to_end = False
+        """The event loop has read the end of that segment."""
         self._loop_error: BaseException | None = None
         self._names_unsynced = False
+        self.unsynced_bytes = 0
+        """How much was written since the last sync."""
         # What is found at a start was synced when the store was closed, or is synced when the folder is entered.
         self._synced_offset = segments[-1].next_offset
         self._roll_refused = False
@@ -212,8 +216,11 @@ class Log(LogReader):
         found = super().read(offset, count, room, end)
         if found.messages:
             segment = self.segments[self._segment_at(found.next_offset - 1)]
+            if self._read_to_end and self._loan is not None and self._loan[0] is not segment:
+                self._drop_if_read(self._loan[0])
             loan = self._handles.lend_for_reading(log_file(self.folder, segment.start_offset))
             self._loan = None if loan is None else (segment, loan)
+            self._read_to_end = False
         return found
 
     def read_on_loop(self, offset: int, count: int, room: int, end: int) -> Fetched | None:
@@ -250,7 +257,10 @@ class Log(LogReader):
         view = memoryview(content)
         if checked is not None and not segment.whole and not self._as_indexed(index, view, first, last, checked):
             return None
-        return cut_to_request(index, view, first, last, offset, count, room, at_least_one=True)[0]
+        found = cut_to_request(index, view, first, last, offset, count, room, at_least_one=True)[0]
+        if loan is not None and found.next_offset >= segment.next_offset:
+            self._read_to_end = True
+        return found
 
     def offset_on_loop(self, timestamp: int) -> int | None:
         """Does the same as `offset_at` on the event loop, while the shard has nothing to do for the partition, if the
@@ -285,6 +295,7 @@ class Log(LogReader):
                 segment.checked.append(1)
         segment.log_bytes = position
         self.size_bytes += position - start
+        self.unsynced_bytes += position - start
 
     def _cut_back(self, path: str, size: int) -> None:
         """Cuts a part of a batch off the end. If that fails too, the next write overwrites it, or recovery cuts it
@@ -337,7 +348,11 @@ class Log(LogReader):
             self._files.sync_folder(self.folder)
             self._names_unsynced = False
         self._unsynced.clear()
+        self.unsynced_bytes = 0
         self._synced_offset = self.next_offset
+
+    def unsynced_files(self) -> list[str]:
+        return [log_file(self.folder, start) for start in self._unsynced]
 
     def rewrite_unsynced(self, synced_offset: int) -> None:
         """After a failed sync, writes everything from an offset on again before syncing it: the system may consider
@@ -388,6 +403,8 @@ class Log(LogReader):
             self._close_files_of(segment)
 
     def _close_files_of(self, segment: Segment) -> None:
+        if self._loan is not None and self._loan[0] is segment:
+            self._loan = None
         self._handles.drop(log_file(self.folder, segment.start_offset))
         self._indexes.drop(segment)
 
@@ -486,6 +503,7 @@ class Log(LogReader):
         self.producers.forget()
         self.segments[:] = [Segment.empty(0)]
         self._unsynced = {}
+        self.unsynced_bytes = 0
         self._synced_offset = 0
         self._reserved = None
         self.size_bytes = self.batches = 0

@@ -48,7 +48,7 @@ class LogReader:
         """Never empty. Only the last one grows."""
         self.size_bytes = sum(segment.log_bytes for segment in segments)
         self.batches = sum(segment.batches for segment in segments)
-        self._files = files
+        self.files = self._files = files
         self._handles = handles
         self._indexes = indexes
         self._partition_id = partition_id
@@ -77,10 +77,13 @@ class LogReader:
             segment = self.segments[number]
             if offset < segment.next_offset:
                 break
-            if segment is not self.segments[-1] and segment.start_offset not in self._unsynced:
-                # A reader that has reached the end continues in the next segment.
-                self._handles.drop(log_file(self.folder, segment.start_offset))
+            self._drop_if_read(segment)
         return Fetched(buffers, messages, offset)
+
+    def _drop_if_read(self, segment: Segment) -> None:
+        """Closes the file of a segment whose end was read: its reader continues in the next one."""
+        if segment is not self.segments[-1] and segment.start_offset not in self._unsynced:
+            self._handles.drop(log_file(self.folder, segment.start_offset))
 
     def _segment_at(self, offset: int) -> int:
         i = bisect_right(self.segments, offset, key=lambda segment: segment.start_offset)

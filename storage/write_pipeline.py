@@ -32,6 +32,7 @@ import msgspec
 from whippet.storage import long_reads
 from whippet.storage.batch import Limits
 from whippet.storage.consumer_offsets import ConsumerOffsets
+from whippet.storage.early_sync import sync_early
 from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
@@ -78,6 +79,7 @@ class WritePipeline:
 
     __slots__ = (
         "_crowded_until",
+        "_early_syncs",
         "_exclusive",
         "_gathered",
         "_gathered_bytes",
@@ -154,6 +156,8 @@ class WritePipeline:
         """The task that wrote it. None: a request without a task."""
         self._crowded_until = 0.0
         """Until then nothing is written before the end of a turn: several clients send at once."""
+        self._early_syncs = 0
+        """A write on the event loop might wait for them."""
         self._rests_until = 0.0
         """Until then the shard writes everything, because the disk was slow."""
         # Entries not yet handed over, and entries handed over but not yet reported as written.
@@ -269,6 +273,7 @@ class WritePipeline:
             size > self._shared.options.loop_append_bytes_max
             or self._write_items_reported != self._write_items
             or self.calls_at_shard
+            or self._early_syncs
             or self._producers.due
             or self._settings.durability is not Durability.WRITTEN
         ):
@@ -392,12 +397,11 @@ class WritePipeline:
             await future
         if not sync:
             return Durability.WRITTEN
-        if isinstance(self.failed, PartitionClosed):
-            raise self.failed
         await self._sync()
         return Durability.SYNCED
 
     async def _sync(self) -> None:
+        await self._sync_early()
         log, offset_files, generation = self.log, self._offsets.files, self._generation
         self._offsets.unsynced = False
 
@@ -416,6 +420,22 @@ class WritePipeline:
         if generation == self._generation:
             self.synced = max(self.synced, min(synced, self.written))
             self.advance()
+
+    async def _sync_early(self) -> None:
+        """Brings most of it to the disk while the shard, but not the event loop, goes on writing to the files."""
+        log = self.log
+        self._early_syncs += 1
+        try:
+            await sync_early(log, self.call)
+        except OSError as error:
+            if log is self.log and not isinstance(self.failed, PartitionClosed):
+                self._on_sync_failed(error)
+                assert self.failed is not None
+                raise self.failed from error
+        finally:
+            self._early_syncs -= 1
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
 
     # ------------------------------------------------------------------------------------------ results of write rounds
 

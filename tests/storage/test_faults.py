@@ -21,6 +21,7 @@ from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, 
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
 from tests.support.sizes import mostly_long, sized
+from whippet.storage import early_sync
 from whippet.storage.batch import Message, build
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionFailed, StorageError, WriteFailed
@@ -38,6 +39,12 @@ STRUCK_BY = {FaultKind.ENOSPC: TAKES_SPACE, FaultKind.SHORT: ("write",), FaultKi
 
 levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())
 chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
+
+
+@pytest.fixture(autouse=True)
+def _early_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sync of a partition begins beside its shard, so that faults strike there as well."""
+    monkeypatch.setattr(early_sync, "EARLY_BYTES", 1)
 
 
 @pytest.fixture(autouse=True)

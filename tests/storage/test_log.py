@@ -215,6 +215,9 @@ class Reads(Files):
             self.log_bytes.append(len(octets))
         return octets
 
+    def read_cached(self, handle: int, length: int, position: int) -> Buffer | None:
+        return self.read(handle, length, position)
+
 
 async def test_a_read_reads_from_the_disk_only_the_batches_that_it_returns(tmp_path: Path) -> None:
     """The first read after a start, which checks what it returns, and every later one."""

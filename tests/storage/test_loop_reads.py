@@ -178,6 +178,25 @@ async def test_a_closed_segment_that_is_gone_or_not_open_is_not_read_on_the_loop
             assert payloads(await partition.read(0, 2)) == [b"0", b"1"]
 
 
+async def test_a_segment_that_was_read_to_its_end_before_a_purge_has_no_effect_after_it(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, segment_bytes=4000) as partition:
+        await filled(partition)
+    async with opened(tmp_path, files=Warm(), tail_bytes_max=0) as store:
+        (partition,) = await with_topic(store)
+        (first, *_) = await partition.closed_segments()
+        for offset in range(first.next_offset):
+            await partition.read(offset, 1)
+        await partition.purge()
+        await filled(partition, 2)
+        await partition.flush(sync=True)
+        # It ends the loan of the last segment for writing, and this begins it again.
+        await filled(partition, 2)
+        await partition.flush(sync=True)
+        await partition._pipeline.call(lambda: partition._pipeline.log.read(0, 1, 10_000, 4))
+        await filled(partition, 2)
+        assert len(offsets(await partition.read(0, 99))) == 6
+
+
 def test_a_loan_ends_before_its_handle_is_closed(tmp_path: Path) -> None:
     class Watched(Files):
         def close(self, handle: int) -> None:

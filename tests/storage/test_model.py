@@ -26,7 +26,7 @@ from tests.storage.support.world import random_bytes, stored, with_topic
 from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
 from tests.support.sizes import sized
-from whippet.storage import shard
+from whippet.storage import early_sync, shard
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.log_reader import Fetched
@@ -38,6 +38,7 @@ from whippet.storage.store import Store
 Answer = TypeVar("Answer")
 
 STEP_BYTES = shard.STEP_BYTES
+EARLY_BYTES = early_sync.EARLY_BYTES
 
 
 class Kept(NamedTuple):
@@ -88,9 +89,11 @@ class PartitionMachine(RuleBasedStateMachine):
         validate_checksum=st.booleans(),
         unflushed=st.sampled_from((700, 100_000)),
         step_bytes=st.sampled_from((1, 1000, STEP_BYTES)),
+        early_bytes=st.sampled_from((1, 1000, EARLY_BYTES)),
     )
-    def begin(self, unflushed: int, step_bytes: int, **options: Any) -> None:
+    def begin(self, unflushed: int, step_bytes: int, early_bytes: int, **options: Any) -> None:
         shard.STEP_BYTES = step_bytes
+        early_sync.EARLY_BYTES = early_bytes
         self.options = options | {"unflushed_bytes_max": unflushed, "partition_unflushed_bytes_max": unflushed}
         self.open()
 
@@ -109,6 +112,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         shard.STEP_BYTES = STEP_BYTES
+        early_sync.EARLY_BYTES = EARLY_BYTES
         if hasattr(self, "store"):
             self.wait(self.store.close())
         self.loop.close()
