@@ -220,7 +220,6 @@ class Producers:
         known.unwritten += 1
         self._unwritten.append(record)
         self.due.append(record)
-        self._forget_oldest(known)
         if len(self._known) > self._producers_max:
             self._known.popitem(last=False)
 

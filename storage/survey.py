@@ -110,4 +110,5 @@ def _check_producers(files: Files, folder: str) -> list[Damage]:
 
 
 def _count(index: Index | None) -> int:
-    return sum(index.count(i) for i in range(len(index))) if index is not None else 0
+    assert index is not None
+    return sum(index.count(i) for i in range(len(index)))

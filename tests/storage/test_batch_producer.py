@@ -14,9 +14,6 @@ from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES, Message, build, che
 from whippet.storage.batch_producer import (
     PRODUCER_AT,
     PRODUCER_END,
-    PRODUCER_EPOCH_MAX,
-    PRODUCER_ID_MAX,
-    PRODUCER_SEQUENCE_MAX,
     BatchProducer,
     producer_of,
     remove_producer,
@@ -52,7 +49,7 @@ def made(producer: BatchProducer, count: int = 3, *, is_summed: bool = True) -> 
 def test_the_producer_of_a_batch_is_decoded_and_is_none_without_one() -> None:
     assert producer_of(made(PRODUCER)) == PRODUCER
     assert producer_of(plain()) is None
-    most = BatchProducer(PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX)
+    most = BatchProducer(2**63 - 1, 2**15 - 1, 2**31 - 1)
     assert producer_of(made(most)) == most
 
 
@@ -100,9 +97,9 @@ def test_nothing_is_read_after_the_end_of_a_batch_that_ends_early() -> None:
         (PRODUCER_AT + 1, 1, 1),
         (PRODUCER_AT + 3, 1, 1),
         (PRODUCER_AT + 14, 1, 2),
-        (PRODUCER_AT + 4, PRODUCER_ID_MAX + 1, 8),
-        (PRODUCER_AT + 12, PRODUCER_EPOCH_MAX + 1, 2),
-        (PRODUCER_AT + 16, PRODUCER_SEQUENCE_MAX + 1, 4),
+        (PRODUCER_AT + 4, 2**63, 8),
+        (PRODUCER_AT + 12, 2**15, 2),
+        (PRODUCER_AT + 16, 2**31, 4),
     ],
 )
 def test_undefined_bytes_and_numbers_that_are_too_large_are_refused(at: int, value: int, size: int) -> None:

@@ -207,6 +207,76 @@ def test_the_names_in_a_folder_are_on_the_disk_once_it_is_synced(
     assert synced == [str(tmp_path)]
 
 
+def test_a_sync_of_a_file_or_a_file_system_reaches_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def sync(handle: int) -> int:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        return 0
+
+    def sync_everything() -> None:
+        synced.append("everything")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "sync", sync_everything)
+    files, path = Files(), str(tmp_path / "file")
+    handle = files.open_for_writing(path)
+    files.sync(handle)
+    files.close(handle)
+    for syncfs in (sync, None):
+        monkeypatch.setattr(disk, "_syncfs", syncfs)
+        files.sync_filesystem(str(tmp_path))
+    assert synced == [path, str(tmp_path), "everything"]
+    with pytest.raises(NotADirectoryError):
+        files.sync_filesystem(path)
+
+
+def test_a_file_system_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(disk, "_syncfs", fail)
+    with pytest.raises(OSError, match="Input/output error") as failed:
+        Files().sync_filesystem(str(tmp_path))
+    assert failed.value.filename == str(tmp_path)
+
+
+@pytest.mark.parametrize("cached", [None, b"", b"012", b"0123"])
+def test_only_content_that_is_completely_in_memory_is_read_without_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bytes | None
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def preadv(handle: int, buffers: Sequence[bytearray], position: int, flags: int) -> int:
+        asked.append((position, flags))
+        if cached is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        buffers[0][: len(cached)] = cached
+        return len(cached)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    (tmp_path / "file").write_bytes(b"..0123")
+    files = Files()
+    handle = files.open_for_reading(str(tmp_path / "file"))
+    assert files.read_cached(handle, 4, 2) == (b"0123" if cached == b"0123" else None)
+    files.close(handle)
+    assert asked == [(2, os.RWF_NOWAIT)]
+
+
+def test_blocks_are_reserved_from_the_start_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def fallocate(handle: int, mode: int, position: int, size: int) -> int:
+        asked.append((position, size))
+        ctypes.set_errno(errno.EINTR)
+        return -1 if len(asked) == 1 else 0
+
+    monkeypatch.setattr(disk, "_fallocate", fallocate)
+    Files().reserve(-1, 1 << 20)
+    assert asked == [(0, 1 << 20)] * 2
+
+
 @pytest.mark.skipif(disk._fallocate is None, reason="the C library cannot reserve blocks")
 def test_sizes_above_2_gib_reach_the_system_whole() -> None:
     assert disk._fallocate is not None

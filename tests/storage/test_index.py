@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from bisect import bisect_left
 
 import pytest
@@ -156,6 +158,24 @@ def test_an_index_with_a_wrong_number_of_entries_is_ignored(count: int) -> None:
     entries = FILE[HEADER.size :]
     checksum = xxhash.xxh3_64_intdigest(head + entries)
     assert decode(head + checksum.to_bytes(8, "little") + entries, 10) is None
+
+
+def test_an_index_in_another_format_is_ignored() -> None:
+    head = HEADER.pack(b"WHPINDX2", 10, 1700, 3, 0)[:-8]
+    entries = FILE[HEADER.size :]
+    checksum = xxhash.xxh3_64_intdigest(head + entries)
+    assert decode(head + checksum.to_bytes(8, "little") + entries, 10) is None
+
+
+def test_a_machine_with_the_other_byte_order_swaps_the_bytes_of_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "byteorder", "big")
+    swapped = array("Q", GAPPED.words)
+    swapped.byteswap()
+    encoded = encode(GAPPED, 10, 1700)
+    assert encoded[HEADER.size :] == swapped.tobytes()
+    known = decode(encoded, 10)
+    assert known is not None
+    assert known[0].words == GAPPED.words
 
 
 def test_an_index_of_no_batches_is_a_header_alone() -> None:

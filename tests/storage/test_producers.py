@@ -18,7 +18,6 @@ from whippet.storage.errors import (
 from whippet.storage.producers import (
     EPOCH_MAX,
     ID_BYTES_MAX,
-    MESSAGE_NUMBERS,
     NOBODYS,
     SEQUENCE_MAX,
     Bounds,
@@ -28,6 +27,8 @@ from whippet.storage.producers import (
 )
 
 ALICE, BOB = b"alice's", b"bob's##"
+MESSAGE_NUMBERS = 2**31
+"""How many numbers of messages the 0.12 protocol has."""
 
 
 def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> Record:
@@ -198,6 +199,7 @@ def counting(sequence: int, identity: bytes = b"p", epoch: int = 1) -> Producer:
     [
         (0, MESSAGE_NUMBERS),  # the next one: numbers on the wire start over, stored ones do not
         (MESSAGE_NUMBERS - 2, MESSAGE_NUMBERS - 2),
+        (MESSAGE_NUMBERS // 2 + 1, MESSAGE_NUMBERS // 2 + 1),  # the oldest that cannot be a later one
         (MESSAGE_NUMBERS - 1, SequencePassed),  # inside a stored send
         (1, SequenceGap),
         (MESSAGE_NUMBERS // 2, SequenceGap),
@@ -222,6 +224,13 @@ def test_a_producer_that_counts_messages_begins_at_0_in_each_epoch() -> None:
             known.in_order(stranger)
     with pytest.raises(ProducerFenced):
         known.find(known.in_order(counting(8, epoch=0)), 0)
+
+
+def test_a_repeated_first_message_is_distinguished_from_one_that_was_skipped() -> None:
+    known = Producers(Bounds(), [record(0, 0), record(2, 2)])
+    assert known.in_order(counting(0)).sequence == 0
+    with pytest.raises(SequenceGap, match="'p'"):
+        known.in_order(counting(MESSAGE_NUMBERS - 1))
 
 
 class Sender:
@@ -257,6 +266,16 @@ def test_a_record_that_cannot_be_written_leaves_everything_as_before() -> None:
         known.take_back(written)
         assert sorted(known.records(), key=lambda one: one.base_offset) == before
         assert known.due == []
+
+
+def test_only_the_newest_results_of_the_newest_producers_in_a_file_are_remembered() -> None:
+    known = Producers(Bounds(answers=2), [record(sequence, 2 * sequence) for sequence in range(5)])
+    assert known.records() == [record(3, 6), record(4, 8)]
+    known = Producers(Bounds())
+    for i in range(1001):
+        known.begin(record(0, 2 * i, identity=str(i).encode()))
+    assert len(known.records()) == 1000
+    assert known.records()[0].producer.id == b"1"
 
 
 def test_only_the_highest_epoch_in_a_file_counts() -> None:

@@ -16,6 +16,7 @@ def test_a_new_segment_is_empty_whole_and_ready_to_grow() -> None:
 def test_a_segment_from_the_disk_is_not_trusted_yet() -> None:
     segment = Segment(42, 1000, 50)
     assert (segment.messages, segment.whole, segment.index, segment.last_timestamp) == (8, False, None, None)
+    assert (segment.batches, segment.checked, segment.end_checked) == (0, None, False)
 
 
 def test_damage_is_reported_in_one_line_with_place_reason_and_loss() -> None:

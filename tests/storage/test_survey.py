@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.world import opened, sized, with_topic
 from whippet.storage.errors import StoreLocked
 from whippet.storage.layout import PartitionId
 from whippet.storage.options import StoreOptions
+from whippet.storage.producers import Producer
+from whippet.storage.segment import Damage
 from whippet.storage.survey import Surveyed, survey
 
 BATCH = sized(2, 100)
@@ -59,6 +62,7 @@ async def test_every_partition_is_described_and_everything_else_is_skipped(tmp_p
     (folder.parent / "7").write_bytes(b"no folder")
     (folder / "99999999999999999999.log").write_bytes(b"no name of a segment")
     (folder / "00000000000000000099.log").mkdir()
+    (folder / "00000000000000000099.index").write_bytes(b"without a log")
     empty = Surveyed(PartitionId(0, 0, 0), 1, 0, 0, 0, 0, [])
     assert surveyed(tmp_path) == [empty, whole()]
     (folder.parent / "2").mkdir()
@@ -85,6 +89,37 @@ async def test_a_damaged_batch_of_a_closed_segment_loses_its_messages(tmp_path: 
     (damage,) = found.damage
     assert (damage.file, damage.position, damage.length) == (str(first), len(BATCH), len(BATCH))
     assert (damage.offset, damage.next_offset) == (10, 12)
+
+
+async def test_records_of_numbered_sends_are_checked_up_to_the_last_byte(tmp_path: Path) -> None:
+    """An id of the greatest length ends where its record ends."""
+    async with opened(tmp_path) as store:
+        partition = (await with_topic(store))[0]
+        await partition.append_once(bytearray(BATCH), Producer(b"p" * 64, 1, 1))
+    file = tmp_path / "streams/0/topics/0/partitions/0/producers"
+    size = file.stat().st_size
+    assert surveyed(tmp_path)[0].damage == []
+    file.write_bytes(file.read_bytes() + bytes(9))
+    assert surveyed(tmp_path)[0].damage == []
+    file.write_bytes(file.read_bytes() + b"half a record")
+    reason = f"the bytes after position {size} are not a record"
+    assert surveyed(tmp_path)[0].damage == [Damage(str(file), 0, 0, 0, 0, reason)]
+
+
+async def test_a_folder_without_streams_has_no_partitions(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        pass
+    (tmp_path / "streams").rmdir()
+    assert surveyed(tmp_path) == []
+
+
+async def test_a_survey_reads_only_from_the_disk_that_it_is_given() -> None:
+    disk = SimulatedDisk()
+    async with opened("/data", files=disk) as store:
+        await (await with_topic(store))[0].append(bytearray(BATCH))
+    (found,) = survey(StoreOptions(path="/data"), disk)
+    assert (found.messages, found.size_bytes, found.damage) == (2, len(BATCH), [])
+    assert disk.open_handles == []
 
 
 async def test_a_folder_is_refused_while_a_server_has_it_open_and_kept_from_servers(tmp_path: Path) -> None:
