@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import uuid
 from array import array
 from collections.abc import Callable
 from itertools import pairwise
@@ -208,6 +209,19 @@ def test_messages_without_an_id_get_different_uuids_of_version_4() -> None:
     found = [message.id.to_bytes(16, "little") for message in messages(sized(50, 1))]
     assert len(set(found)) == 50
     assert all(identity[6] >> 4 == 4 and identity[8] >> 6 == 2 for identity in found)
+
+
+@pytest.mark.parametrize(
+    ("octets", "identity"),
+    [
+        (bytes(16), "00000000-0000-4000-8000-000000000000"),
+        (b"\xff" * 16, "ffffffff-ffff-4fff-bfff-ffffffffffff"),
+        (bytes(range(16)), "00010203-0405-4607-8809-0a0b0c0d0e0f"),
+    ],
+)
+def test_a_uuid_has_every_random_bit_but_those_of_its_version(octets: bytes, identity: str) -> None:
+    (message,) = messages(build([Message(b"x")], NOON, lambda length: octets[:length]))
+    assert str(uuid.UUID(bytes=message.id.to_bytes(16, "little"))) == identity
 
 
 def test_a_batch_of_no_messages_is_not_built() -> None:

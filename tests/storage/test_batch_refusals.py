@@ -109,6 +109,16 @@ def test_an_empty_payload_is_refused(whole: bytearray) -> None:
 
 
 @every_way
+def test_a_last_message_without_any_content_is_refused_as_empty(whole: bytearray) -> None:
+    bounds = [*starts(whole), len(whole) + FRAME_BYTES]
+    count = len(bounds) - 2
+    bad = whole + struct.pack("<Q16sIIIIQ", 0, b"id", count, 0, 0, 0, 0)
+    struct.pack_into("<Q", bad, 32, len(bad))
+    struct.pack_into("<I", bad, 48, count + 1)
+    assert fault_of(sealed(bad, frames=bounds)) == (BatchFault.EMPTY_PAYLOAD, count)
+
+
+@every_way
 def test_payload_and_user_headers_may_divide_a_frame_anywhere(whole: bytearray) -> None:
     """Frames of the same length may divide it differently. The format allows it, so all three implementations must."""
     bounds = starts(whole)
@@ -315,6 +325,20 @@ def test_user_headers_may_be_as_long_as_the_limit_and_the_first_longer_ones_are_
         InvalidBatch, match=rf"{longest} is over .* system\.limits\.user_headers_bytes = {longest - 1}$"
     ):
         check(whole, over)
+
+
+@every_way
+def test_another_fault_of_a_batch_that_just_fits_the_limits_is_named(whole: bytearray) -> None:
+    plain = list(messages(whole))
+    exact = limits(
+        batch_bytes=len(whole),
+        messages=len(plain),
+        payload_bytes=max(len(message.payload) for message in plain),
+        user_headers_bytes=max(len(message.user_headers) for message in plain),
+    )
+    bad = bytearray(whole)
+    bad[-1] ^= 1
+    assert fault_of(bad, exact) == (BatchFault.FRAME_CHECKSUM, len(plain) - 1)
 
 
 def test_no_batch_is_longer_than_an_index_entry_allows() -> None:

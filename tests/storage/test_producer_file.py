@@ -14,6 +14,7 @@ from whippet.storage.handles import Handles
 from whippet.storage.layout import producers_file
 from whippet.storage.producer_file import RECORD, ProducerFile
 from whippet.storage.producers import Bounds, Producer, Record
+from whippet.storage.segment import Damage
 
 
 def record(sequence: int, identity: bytes = b"p") -> Record:
@@ -25,6 +26,25 @@ class Counted(Files):
     def __init__(self) -> None:
         self.done: list[str] = []
         self.truncates = True
+        self.refused = ""
+        """The operation that fails."""
+
+    def open_for_writing(self, path: str) -> int:
+        self._may("create" if path.endswith(".new") else "open", path)
+        return super().open_for_writing(path)
+
+    def open_for_reading(self, path: str) -> int:
+        self._may("read", path)
+        return super().open_for_reading(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._may("rename", source)
+        super().rename(source, target)
+
+    def _may(self, act: str, path: str) -> None:
+        if act == self.refused:
+            self.done.append(f"{act} refused")
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def truncate(self, handle: int, size: int) -> None:
         if not self.truncates:
@@ -32,6 +52,7 @@ class Counted(Files):
         super().truncate(handle, size)
 
     def sync(self, handle: int) -> None:
+        self._may("sync", "")
         self.done.append("file")
 
     def sync_folder(self, path: str) -> None:
@@ -106,6 +127,13 @@ def test_synced_records_are_not_synced_again(opening: Opening, disk: Counted, tm
     loaded.write([record(3)], 0, sync=True)
     assert disk.done == ["file", "folder"]
     assert opening().load(always) == ([record(3)], [])
+
+
+def test_records_of_written_batches_need_no_sync_before_a_deletion(opening: Opening, disk: Counted) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=False)
+    file.settle_for_good()
+    assert disk.done == []
 
 
 def test_a_file_created_after_a_purge_is_compacted_when_it_is_long_again(opening: Opening, tmp_path: Path) -> None:
@@ -197,3 +225,118 @@ def test_a_compacted_file_is_left_until_it_is_twice_as_long(opening: Opening, tm
     assert records_in(tmp_path) == 16_000
     file.write(of_many(16_000, 1), 0, sync=False)
     assert records_in(tmp_path) == 8001
+
+
+def test_a_file_in_which_nothing_counts_is_emptied(opening: Opening, tmp_path: Path) -> None:
+    opening().write([record(0)], 0, sync=False)
+    file = opening()
+    assert file.load(lambda one, synced: False) == ([], [])
+    assert records_in(tmp_path) == 0
+    file.write([record(1)], 0, sync=False)
+    assert opening().load(always) == ([record(1)], [])
+
+
+def test_a_record_that_was_made_void_is_synced_before_the_file_counts_as_settled_for_good(
+    opening: Opening, disk: Counted, tmp_path: Path
+) -> None:
+    opening().write([record(0), record(1)], 0, sync=False)
+    file = opening()
+    assert file.load(lambda one, synced: one.producer.sequence == 1) == ([record(1)], [])
+    assert records_in(tmp_path) == 2
+    disk.done.clear()
+    file.settle_for_good()
+    assert disk.done == ["file"]
+
+
+def test_a_damaged_record_is_reported_with_its_position(opening: Opening) -> None:
+    file = opening()
+    file.write([record(i) for i in range(3)], 0, sync=False)
+    content = bytearray(Path(file.path).read_bytes())
+    content[RECORD.size] ^= 1
+    Path(file.path).write_bytes(content)
+    reason = f"the record at position {RECORD.size} is damaged"
+    assert opening().load(always) == ([record(0), record(2)], [Damage(file.path, 0, 0, 0, 0, reason)])
+
+
+def test_a_file_that_cannot_be_read_is_set_aside_and_reported(opening: Opening, disk: Counted, tmp_path: Path) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=False)
+    disk.refused = "read"
+    kept, (damage,) = file.load(always)
+    assert kept == []
+    assert damage == Damage(file.path, 0, 0, 0, 0, damage.reason, f"{tmp_path}/damaged/producers")
+    assert "repeated sends of producers are stored again" in damage.reason
+    assert not Path(file.path).exists()
+
+
+def test_records_whose_sync_failed_are_removed_and_the_others_are_written_again(
+    opening: Opening, disk: Counted, tmp_path: Path
+) -> None:
+    """The system may consider pages clean that never reached the disk."""
+    file = opening()
+    file.write([record(0)], 0, sync=True)
+    disk.refused = "sync"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.write([record(1)], 0, sync=True)
+    assert (file.in_doubt, records_in(tmp_path)) == (True, 1)
+    for act in (file.settle, file.sync):
+        with pytest.raises(OSError, match="Input/output error"):
+            act()
+    assert file.in_doubt
+    disk.refused = ""
+    disk.done.clear()
+    before = Path(file.path).stat().st_ino
+    file.settle()
+    assert (file.in_doubt, disk.done) == (False, ["file", "folder"])
+    assert Path(file.path).stat().st_ino != before
+    assert opening().load(always) == ([record(0)], [])
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_whose_sync_failed_is_written_again_by_the_next_sync(
+    opening: Opening, disk: Counted, sync: bool
+) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=False)
+    disk.refused = "sync"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.sync()
+    disk.refused = ""
+    disk.done.clear()
+    before = Path(file.path).stat().st_ino
+    if sync:
+        file.sync()
+    else:
+        file.write([], 0, sync=False)
+    assert not file.in_doubt
+    assert disk.done == ["file", "folder"]
+    assert Path(file.path).stat().st_ino != before
+
+
+def test_a_file_that_could_not_be_replaced_is_in_doubt_until_it_is(opening: Opening, disk: Counted) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=True)
+    disk.refused = "rename"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.rewrite()
+    assert (file.in_doubt, disk.done[-1]) == (True, "rename refused")
+    disk.refused = ""
+    file.settle()
+    assert not file.in_doubt
+    assert opening().load(always) == ([record(0)], [])
+
+
+def test_a_file_that_cannot_be_compacted_is_tried_again_when_it_has_grown_as_much_again(
+    opening: Opening, disk: Counted, tmp_path: Path
+) -> None:
+    file = opening()
+    disk.refused = "create"
+    written = 0
+    for length, attempts in ((4096, 0), (1, 1), (4094, 0), (1, 0)):
+        file.write([record(written + i) for i in range(length)], 0, sync=False)
+        written += length
+        assert disk.done.count("create refused") == attempts
+        disk.done.clear()
+    disk.refused = ""
+    file.write([record(written)], 0, sync=False)
+    assert records_in(tmp_path) == 17

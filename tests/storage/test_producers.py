@@ -131,6 +131,8 @@ def test_a_scan_of_any_file_finds_its_valid_records_and_where_they_end() -> None
     assert [one.record for one in found.written] == [record(i, 2 * i) for i in range(3)]
     assert (found.damaged, found.end) == ([size], 5 * size)
     assert producer_file.scan(b"?" * 1000) == ([], [], 0)
+    for left in (1, size - 1):
+        assert producer_file.scan(whole[0] + whole[1][:left]) == producer_file.scan(whole[0])
 
 
 REMEMBERED = [record(sequence, 2 * sequence, epoch=2) for sequence in (3, 5, 6, 9)]
@@ -276,6 +278,36 @@ def test_only_the_newest_results_of_the_newest_producers_in_a_file_are_remembere
         known.begin(record(0, 2 * i, identity=str(i).encode()))
     assert len(known.records()) == 1000
     assert known.records()[0].producer.id == b"1"
+
+
+def test_the_producer_that_sent_longest_ago_is_forgotten_first() -> None:
+    records = [record(0, 0), record(0, 2, identity=b"q"), record(1, 4)]
+    known = Producers(Bounds(), records)
+    assert [one.producer.id for one in known.records()] == [b"q", b"p", b"p"]
+    known = Producers(Bounds(producers=2))
+    for one in (*records, record(0, 6, identity=b"r")):
+        known.begin(one)
+    assert known.records() == [records[0], records[2], record(0, 6, identity=b"r")]
+
+
+def test_a_producer_that_is_forgotten_before_its_batch_is_written_stays_forgotten() -> None:
+    known = Producers(Bounds(producers=1))
+    known.begin(record(0, 0))
+    known.begin(record(0, 2, identity=b"q"))
+    assert known.find(Producer(b"p", 1, 0), 4) is None
+    assert known.records() == [record(0, 2, identity=b"q")]
+
+
+def test_only_what_is_not_written_yet_is_handed_over_again() -> None:
+    known = Producers(Bounds())
+    for sequence in range(3):
+        known.begin(record(sequence, 2 * sequence))
+    known.due = []
+    known.hand_over_again(2)
+    assert known.due == [record(1, 2), record(2, 4)]
+    known.forget()
+    known.hand_over_again(0)
+    assert known.due == []
 
 
 def test_only_the_highest_epoch_in_a_file_counts() -> None:

@@ -145,3 +145,35 @@ def test_a_window_returns_the_bytes_of_the_file_at_any_position(
         for length in (0, 1, 60, 300, 2000):
             assert window.view(position, length) == content[position : position + length]
     files.close(handle)
+
+
+def test_a_window_shows_nothing_after_the_end_that_it_was_given(tmp_path: Path) -> None:
+    """The file may be longer: what follows is not part of the log yet."""
+    content = os.urandom(1000)
+    (tmp_path / "log").write_bytes(content)
+    files = Files()
+    handle = files.open_for_reading(str(tmp_path / "log"))
+    for position in (0, 500, 599, 600, 700):
+        assert Window(files, handle, 600).view(position, 300) == content[position : min(position + 300, 600)]
+    files.close(handle)
+
+
+class CountedReads(Files):
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        content = super().read(handle, length, position)
+        self.read_bytes += len(content)
+        return content
+
+
+def test_a_scan_of_whole_batches_reads_every_byte_once(tmp_path: Path) -> None:
+    pieces = [stamped(i) for i in range(10)]
+    (tmp_path / "log").write_bytes(b"".join(pieces))
+    files = CountedReads()
+    handle = files.open_for_reading(str(tmp_path / "log"))
+    size = files.size(handle)
+    assert scan.scan(Window(files, handle, size), Index(), "log", PARTITION, 0, 0).next_offset == 10
+    assert files.read_bytes == size
+    files.close(handle)

@@ -25,6 +25,7 @@ def mixed(count: int) -> bytearray:
 
 WAYS: dict[str, bytearray] = {
     "one message": texts("alone"),
+    "one message with user headers": build([Message(b"alone", 1, b"header")], NOON, random_bytes),
     "few of one size": sized(3, 7),
     "few of mixed sizes": mixed(4),
     "the most that are few": mixed(12),
