@@ -71,10 +71,6 @@ class ConsumerOffsets:
         """Whether there is something to hand over."""
         return bool(self._changed)
 
-    @property
-    def awaited(self) -> bool:
-        return self.due or self._round is not None
-
     def change(self, key: Key, offset: int | None, name: str | None = None) -> None:
         """Stores an offset; None deletes it."""
         if offset is None:

@@ -190,7 +190,7 @@ class IndexCache:
         segment.index = index
         self._segments[id(segment)] = segment, size
         self._used += size
-        while self._used > self._budget and self._segments:
+        while self._used > self._budget:
             self._forget(next(iter(self._segments)))
 
     def touch(self, segment: Segment) -> None:

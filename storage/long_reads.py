@@ -91,7 +91,7 @@ class LongRead:
     def add_from_tail(self, tail: Tail, count: int, room: int, end: int) -> None:
         """Adds the messages that follow and are in no file yet."""
         start, left = tail.first_offset, min(room - self._size, HELD_BYTES_MAX)
-        if start is None or start > self.next_offset or self.next_offset >= end or self.messages >= count or left <= 0:
+        if start is None or start > self.next_offset:
             return
         found = tail.read(self.next_offset, count - self.messages, left, end)
         size = sum(map(len, found.buffers))

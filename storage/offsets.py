@@ -77,8 +77,7 @@ class OffsetFiles:
                     continue
                 identity = number(item.name)
                 path = f"{folder}/{item.name}"
-                known = self._read(path) if identity is not None and not item.is_folder else None
-                if known is None or identity is None:
+                if identity is None or (known := self._read(path)) is None:
                     unreadable.append(path)
                     continue
                 self._sequences[kind, identity], offsets[kind, identity] = known

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from whippet.storage.documents import Topic
-from whippet.storage.errors import CatalogueError, StorageError
+from whippet.storage.errors import CatalogueError
 from whippet.storage.layout import PartitionId
 from whippet.storage.partition import Partition
 from whippet.storage.partition_opener import Opened, Unavailable
@@ -89,9 +89,7 @@ async def _close_partitions(store: Store, stream_id: int, topic_id: int, partiti
         if partition is None:
             continue
         topic.partitions.remove(partition_id)
-        # If the removal fails, nothing that was acknowledged may be missing.
-        with contextlib.suppress(StorageError):
-            await partition.flush()
+        # It still writes what was acknowledged: the removal may fail.
         await partition.close("it was removed", keep=False)
         closed.append(partition)
     return closed
@@ -123,9 +121,11 @@ async def _reopened_on_failure(
             reason = f"its removal failed half-way and could not be undone: {error}"
         for old in closed:
             place, shard = old.place, store.shard(old.place)
-            opened: Opened | Unavailable = Unavailable(place, reason or "")
+            opened: Opened | Unavailable
             if reason is None:
                 opened = await shard.call(lambda place=place, shard=shard: store.opener.try_to_open(place, shard))  # type: ignore[misc]
+            else:
+                opened = Unavailable(place, reason)
             store.serve(opened, shard)
             if isinstance(opened, Opened):
                 store.streams[place.stream].topics[place.topic].partitions.append(place.partition)

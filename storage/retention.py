@@ -22,7 +22,7 @@ class Closed(msgspec.Struct, frozen=True):
 
     segments: Sequence[Segment]
     barrier: int | None
-    purges: int = 0
+    purges: int
     """How often the log had been purged. A decision is void after the next purge."""
 
 

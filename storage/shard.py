@@ -150,7 +150,7 @@ class Shard:
     @property
     def queue_length(self) -> int:
         """How many work items wait for their turn."""
-        return self._mailbox.qsize() + len(self._unfinished)
+        return self._mailbox.qsize()
 
     async def stop(self) -> None:
         """Executes everything posted so far, closes the files and ends the thread."""
@@ -164,7 +164,7 @@ class Shard:
     def _run(self) -> None:
         if self._cpu is not None:
             try:
-                os.sched_setaffinity(0, {self._cpu})
+                os.sched_setaffinity(threading.get_native_id(), {self._cpu})
             except (OSError, AttributeError) as error:
                 _log.warning("%s is not pinned to core %d: %s", self._thread.name, self._cpu, error)
         while self._turn():

@@ -88,7 +88,7 @@ class Tail:
             if skip >= total:
                 continue
             wanted = min(total - skip, count - messages)
-            if skip or wanted < total or len(batch) > room:
+            if wanted < total or len(batch) > room:
                 wanted, pieces = batches.cut_to_fit(batch, frames, skip, wanted, room, not messages)
                 if not wanted:
                     break

@@ -390,7 +390,7 @@ class WritePipeline:
         waiting = []
         if self.written < end:
             waiting.append(self._waiting_written.until(end))
-        if self._offsets.awaited:
+        if self._offsets.due:
             waiting.append(self._offsets.written())
         self.hand_over()
         for future in waiting:
@@ -495,14 +495,19 @@ class WritePipeline:
         if self._settings.durability is Durability.MEMORY:
             self._gather_again()
             if self._gathered:
-                self.failed = failure
+                self._fail(failure)
                 if self._retry is None:
                     self._retry = self._shared.loop.call_later(self._shared.options.write_retry_s, self._try_again)
         else:
             self._take_back()
             if not isinstance(error, OSError):
-                self.failed = failure
+                self._fail(failure)
         self.refuse_waiting(failure)
+
+    def _fail(self, failure: StorageError) -> None:
+        """A partition that was closed while its last bytes were written stays closed."""
+        if not isinstance(self.failed, PartitionClosed):
+            self.failed = failure
 
     def _gather_again(self) -> None:
         """Acknowledged entries that could not be written will be handed over again, before all later ones."""
@@ -532,11 +537,12 @@ class WritePipeline:
         """The system may have dropped what it could not write and consider it clean. Only a check of the files
         tells."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
-        self.failed = PartitionFailed(
+        failure = PartitionFailed(
             f"{self._place}: a sync failed ({reason}); writes are refused until the partition is reopened and checked"
         )
-        _log.error("%s", self.failed)
-        self.refuse_waiting(self.failed)
+        _log.error("%s", failure)
+        self._fail(failure)
+        self.refuse_waiting(failure)
 
     def refuse_waiting(self, failure: StorageError) -> None:
         self._waiting_written.refuse(self.written, failure)

@@ -130,6 +130,23 @@ async def test_segments_of_unknown_age_count_from_when_that_was_noticed(tmp_path
         assert await times() == {clock.now}
 
 
+async def test_a_doubt_counts_from_when_it_was_noticed_although_there_was_none_before(tmp_path: Path) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
+
+        async def times() -> list[int | None]:
+            return [segment.last_timestamp for segment in await partition.closed_segments()]
+
+        await partition.append(texts("a"))
+        assert await times() == [NOON]
+        clock.now = NOON + YEARS
+        await partition.append(texts("b"))
+        clock.now = NOON + 10 * SECOND
+        for _ in range(2):
+            assert await times() == [NOON, NOON + 10 * SECOND]
+            clock.now += SECOND
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 1000])
 async def test_reading_by_time_finds_messages_after_the_clock_was_right_again(
@@ -165,6 +182,7 @@ async def expect(partition: Partition) -> None:
     [
         ([], 50, []),
         ([10, 20, 30], 40, [10, 20, 30]),
+        ([10, 10, 10], 10, [10, 10, 10]),
         ([10, 999, 998, 30], 40, [10, 30, 30, 30]),
         ([10, 999, 998], 40, [10, 40, 40]),
         ([999, 999], 999, [None, None]),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.storage.support.world import opened, partition_in, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
-from whippet.storage.consumer_offsets import CHANGES_MAX
+from whippet.storage import consumer_offsets
 from whippet.storage.errors import InvalidOffset, TooManyOffsets, WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
@@ -20,6 +20,9 @@ from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 
 CONSUMER = Kind.CONSUMER
+
+UNAWAITED: dict[str, Any] = {"durability": Durability.MEMORY, "messages_required_to_save": 10, "saver_interval_s": None}
+"""Offsets are acknowledged from memory, and there is no saver that writes them."""
 
 
 class FailsOnce(Files):
@@ -120,6 +123,39 @@ async def test_a_commit_that_failed_is_written_with_the_next_round(tmp_path: Pat
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(CONSUMER, 2)) == (1, 0)
 
 
+async def test_a_flush_fails_if_an_offset_acknowledged_from_memory_cannot_be_written(tmp_path: Path) -> None:
+    disk = FailsOnce()
+    disk.going.set()
+    async with partition_in(tmp_path, files=disk, **UNAWAITED) as partition:
+        await partition.append(texts("a"))
+        await partition.flush()
+        await partition.store_offset(CONSUMER, 1, 0)
+        disk.armed = True
+        with pytest.raises(WriteFailed):
+            await partition.flush()
+        await partition.flush()
+        assert (tmp_path / "streams/0/topics/0/partitions/0/offsets/consumers/1").exists()
+
+
+async def test_a_reader_has_the_name_under_which_it_stored_its_offset_until_that_is_deleted(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+
+        def names() -> list[str | None]:
+            return [partition.reader_name(CONSUMER, identity) for identity in (1, 2, 3)]
+
+        await partition.append(texts("a", "b"))
+        await partition.store_offset(CONSUMER, 1, 0, "billing")
+        await partition.store_offset(CONSUMER, 2, 0)
+        assert names() == ["billing", None, None]
+        await partition.store_offset(CONSUMER, 1, 1)
+        assert names() == ["billing", None, None]
+        await partition.delete_offset(CONSUMER, 1)
+        await partition.store_offset(CONSUMER, 2, 0, "archive")
+        assert names() == [None, "archive", None]
+        await partition.purge()
+        assert names() == [None, None, None]
+
+
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
@@ -128,7 +164,7 @@ async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
         kept = partition._offsets
-        for number in range(10_000):
+        for number in range(200):
             # At the same time, so that both are written in one round.
             await asyncio.gather(
                 partition.store_offset(CONSUMER, number, 0, f"consumer {number}"),
@@ -139,24 +175,38 @@ async def test_consumers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path
         assert kept._counts.total() == 0
 
 
-async def test_changes_that_nobody_waits_for_do_not_accumulate(tmp_path: Path) -> None:
-    """This applies when offsets are acknowledged from memory and there is no saver."""
-    options: dict[str, Any] = {
-        "durability": Durability.MEMORY,
-        "messages_required_to_save": 10,
-        "saver_interval_s": None,
-    }
-    async with opened(tmp_path, **options) as store:
-        (partition,) = await with_topic(store)
+async def test_changes_that_nobody_waits_for_do_not_accumulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_offsets, "CHANGES_MAX", 20)
+    async with partition_in(tmp_path, **UNAWAITED) as partition:
         await partition.append(texts("a"))
         await partition.flush()
         longest = 0
-        for number in range(5 * CHANGES_MAX):
+        for number in range(100):
             await partition.store_offset(CONSUMER, number, 0)
             await partition.delete_offset(CONSUMER, number)
             longest = max(longest, len(partition._offsets._changed))
             await asyncio.sleep(0)
-        assert longest <= 2 * CHANGES_MAX
+        assert longest <= 2 * 20
+
+
+async def test_changes_that_nobody_waits_for_are_written_once_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "CHANGES_MAX", 5)
+    async with partition_in(tmp_path, **UNAWAITED) as partition:
+
+        async def files() -> int:
+            await settled()
+            await partition.closed_segments()  # The shard has executed what was posted before.
+            return len(list((tmp_path / "streams/0/topics/0/partitions/0/offsets").rglob("?")))
+
+        await partition.append(texts("a"))
+        await partition.flush()
+        for number in range(4):
+            await partition.store_offset(CONSUMER, number, 0)
+        assert await files() == 0
+        await partition.store_offset(CONSUMER, 4, 0)
+        assert await files() == 5
 
 
 async def test_an_offset_beyond_the_limit_is_refused_at_once_and_later(tmp_path: Path) -> None:

@@ -89,3 +89,14 @@ def test_a_process_reserves_some_of_its_descriptors(exhausted: contextlib.ExitSt
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert descriptors.reserve() == hard - RESERVED
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard - RESERVED, hard)
+
+
+@pytest.mark.parametrize(("hard", "usable"), [(100, 75), (256, 192), (260, 196), (1024, 960)])
+def test_a_process_with_few_descriptors_reserves_a_quarter_of_them(
+    monkeypatch: pytest.MonkeyPatch, hard: int, usable: int
+) -> None:
+    limits = [(hard // 2, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    assert descriptors.reserve() == usable
+    assert limits[1:] == [(usable, hard)]

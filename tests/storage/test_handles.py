@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,14 @@ def test_no_file_is_open_after_all_are_dropped_or_closed(tmp_path: Path, disk: C
     assert (len(handles), disk.open) == (0, {})
 
 
+def test_a_lent_file_is_closed_when_it_is_dropped(tmp_path: Path, disk: Counted) -> None:
+    handles = Handles(disk, 5)
+    handles.writing(f"{tmp_path}/a")
+    assert handles.lend(f"{tmp_path}/a") is not None
+    handles.drop(f"{tmp_path}/a")
+    assert (len(handles), disk.open) == (0, {})
+
+
 def test_a_file_that_cannot_be_opened_leaves_the_others_open(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 2)
     handles.reading(f"{tmp_path}/a")
@@ -97,6 +106,88 @@ def test_a_file_that_cannot_be_opened_leaves_the_others_open(tmp_path: Path, dis
     assert len(handles) == 1
     handles.close()
     assert not disk.open
+
+
+def test_a_file_that_is_needed_now_is_open_even_if_all_others_are_in_use_elsewhere(
+    tmp_path: Path, disk: Counted
+) -> None:
+    handles = Handles(disk, 2)
+    handles.writing(f"{tmp_path}/a")
+    assert handles.lend(f"{tmp_path}/a") is not None
+    apart = handles.open_apart(f"{tmp_path}/b")
+    assert apart is not None
+    for name in "cdc":
+        assert os.pread(handles.reading(f"{tmp_path}/{name}"), 1, 0) == name.encode()
+        assert (len(handles), len(disk.open)) == (3, 3)
+    handles.close_apart(f"{tmp_path}/b", apart)
+    handles.close()
+    assert not disk.open
+
+
+def test_a_lent_file_that_was_taken_back_is_still_open_for_writing(tmp_path: Path, disk: Counted) -> None:
+    handles = Handles(disk, 5)
+    handle = handles.writing(f"{tmp_path}/a")
+    assert handles.lend(f"{tmp_path}/a") == handle
+    handles.take_back(f"{tmp_path}/a")
+    assert handles.writing(f"{tmp_path}/a") == handle
+    assert disk.opened == ["wa"]
+
+
+def test_a_file_that_is_open_for_reading_only_is_not_lent_for_writing(tmp_path: Path, disk: Counted) -> None:
+    handles = Handles(disk, 5)
+    handles.reading(f"{tmp_path}/a")
+    assert handles.lend(f"{tmp_path}/a") is None
+    handles.writing(f"{tmp_path}/a")
+    assert handles.lend(f"{tmp_path}/a") is not None
+
+
+def test_long_reads_take_half_of_the_open_files_at_most_and_others_make_room_for_them(
+    tmp_path: Path, disk: Counted
+) -> None:
+    handles = Handles(disk, 4)
+    for name in "abcd":
+        handles.reading(f"{tmp_path}/{name}")
+    apart = [handles.open_apart(f"{tmp_path}/{name}") for name in "aab"]
+    assert [handle is None for handle in apart] == [False, False, True]
+    assert sorted(disk.open.values()) == ["ra", "ra", "rc", "rd"]
+    for handle in apart[:2]:
+        assert handle is not None
+        handles.close_apart(f"{tmp_path}/a", handle)
+    assert handles.open_apart(f"{tmp_path}/f") is not None
+    assert sorted(disk.open.values()) == ["rc", "rd", "rf"]
+
+
+class Unreserving(Counted):
+    """A disk that reserves some blocks before it refuses, and on which files cannot be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut: list[tuple[str, int]] = []
+        self.cutting_fails = False
+
+    def reserve(self, handle: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    def truncate(self, handle: int, size: int) -> None:
+        if self.cutting_fails:
+            raise OSError(errno.EROFS, "read-only")
+        self.cut.append((self.open[handle], size))
+
+
+def test_blocks_that_could_be_reserved_only_in_part_are_freed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Unreserving()
+    handles = Handles(disk, 5)
+    for _ in range(2):
+        handles.reserve(f"{tmp_path}/a", 3, 1000)
+    assert disk.cut == [("wa", 3)] * 2
+    disk.cutting_fails = True
+    for _ in range(2):
+        handles.reserve(f"{tmp_path}/b", 3, 1000)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/a: 1000 bytes cannot be reserved (logged once): [Errno {errno.ENOSPC}] no space",
+        f"{tmp_path}/b: reserved blocks that are not needed cannot be freed (logged once): "
+        f"[Errno {errno.EROFS}] read-only",
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- indexes

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.storage.support.partitions import BUFFERED
-from tests.storage.support.world import partition_in, texts
+from tests.storage.support.world import partition_in, sized, texts
 from whippet.storage import long_reads
 from whippet.storage.errors import ReadFailed
 from whippet.storage.files import Files
@@ -23,9 +23,12 @@ EVERYTHING = 1 << 40
 SHAPES = ((10, 20, 30), (5,), (7,) * 14, (400,), (1, 2), (9,) * 3, (50, 1) * 7, (3,))
 MESSAGES = sum(map(len, SHAPES))
 
+PIECE_BYTES = long_reads.PIECE_BYTES
+
 LAYOUTS: dict[str, dict[str, Any]] = {
     "all in the tail": {},
     "all on the disk": {"tail_bytes_max": 0},
+    "only the newest in the tail": {"tail_bytes_max": 2500},
     "a segment for every batch": {"tail_bytes_max": 0, "segment_bytes": 1},
     "no index in memory": {"tail_bytes_max": 0, "segment_bytes": 1500, "index_cache": "none"},
     "in memory, not written": BUFFERED,
@@ -78,6 +81,48 @@ async def test_a_long_read_has_exactly_the_bytes_of_a_read_that_is_held(
     if again:
         async with partition_in(tmp_path, **options) as partition:
             await compare(partition)
+
+
+async def test_a_long_read_continues_in_memory_after_what_is_written(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        await fill(partition, SHAPES[:3])
+        await partition.flush()
+        await fill(partition, SHAPES[3:])
+        written = partition.written
+        assert 0 < written < partition.readable == MESSAGES
+        for count in range(1, MESSAGES + 2):
+            held = await partition.read(0, count)
+            expected, size = b"".join(held.buffers), sum(map(len, held.buffers))
+            assert await drained(await long_read(partition, 0, count)) == expected
+            for room in (size - 1, size, size + 1):
+                held = await partition.read(0, MESSAGES, room)
+                long = await long_read(partition, 0, MESSAGES, room)
+                assert (long.messages, long.next_offset) == (held.messages, held.next_offset)
+                assert await drained(long) == b"".join(held.buffers)
+        assert partition.written == written
+
+
+async def test_what_a_long_read_takes_from_memory_is_limited(tmp_path: Path) -> None:
+    batch = sized(1, (1 << 20) - len(sized(1, 0)))
+    assert len(batch) == 1 << 20
+    options = {**BUFFERED, "bytes_required_to_save": 1 << 30}
+    async with partition_in(tmp_path, **options) as partition:
+        for _ in range(10):
+            await partition.append(bytearray(batch))
+        long = await long_read(partition, 0, 1000)
+        assert (long.messages, len(long)) == (8, 8 << 20)
+
+
+async def test_a_long_read_is_read_a_mebibyte_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_reads, "PIECE_BYTES", PIECE_BYTES)
+    batch = sized(1, 2_500_000)
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        await partition.append(bytearray(batch))
+        long = await long_read(partition, 0, 1000)
+        pieces = []
+        while (piece := long.next_piece()) is not None:
+            pieces.append(len(await piece))
+        assert pieces == [1 << 20, 1 << 20, len(batch) - (2 << 20)]
 
 
 async def test_what_is_read_for_long_is_read_in_pieces(tmp_path: Path) -> None:
@@ -170,6 +215,24 @@ async def test_a_long_read_that_is_dropped_closes_its_files(tmp_path: Path) -> N
         # The shard closes them as soon as it has let go of the last call that used them.
         while files.open > before:
             await partition.closed_segments()
+
+
+async def test_a_file_of_a_long_read_is_closed_once_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_reads, "PIECE_BYTES", 1000)
+    files = Counting()
+    async with partition_in(tmp_path, files=files, tail_bytes_max=0, segment_bytes=1) as partition:
+        await fill(partition)
+        await partition.read(0, 1000)
+        long = await long_read(partition, 0, 1000)
+        opened = [files.open]
+        while (piece := long.next_piece()) is not None:
+            await piece
+            del piece
+            gc.collect()
+            await partition.closed_segments()
+            opened.append(files.open)
+        assert opened[-1] == opened[0] - len(SHAPES)
+        assert len(set(opened)) == len(SHAPES) + 1
 
 
 async def test_a_long_read_is_refused_while_others_have_too_many_files_open(tmp_path: Path) -> None:

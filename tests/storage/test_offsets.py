@@ -130,15 +130,25 @@ def test_a_deleted_offset_is_gone_and_may_be_stored_again(tmp_path: Path) -> Non
     assert loaded(tmp_path) == {CONSUMER_7: 1}
 
 
+def test_an_offset_deleted_before_it_was_synced_has_no_file(tmp_path: Path) -> None:
+    files = stored(tmp_path, 10)
+    files.write({CONSUMER_7: None}, sync=False)
+    files.sync()
+    assert not file_of(tmp_path).exists()
+
+
 def test_there_are_no_offsets_without_a_folder(tmp_path: Path) -> None:
     assert OffsetFiles(Files(), str(tmp_path)).load() == ({}, [])
 
 
 def test_files_without_a_valid_value_are_reported_and_the_others_are_loaded(tmp_path: Path) -> None:
     stored(tmp_path, 10)
-    odd = [file_of(tmp_path).with_name(name) for name in ("8", "007", "README", "4294967296")]
+    odd = [file_of(tmp_path).with_name(name) for name in ("8", "007", "README", "README.new", "4294967296")]
     for path in odd:
-        path.write_bytes(b"nothing")
+        # An offset under a name that no consumer has is nobody's.
+        path.write_bytes(b"nothing" if path.name == "8" else place(1, 5))
+    # A write that a crash interrupted leaves this.
+    file_of(tmp_path).with_name("8.new").write_bytes(b"nothing")
     (file_of(tmp_path).parent / "9").mkdir()
     offsets, unreadable = OffsetFiles(Files(), str(tmp_path)).load()
     assert offsets == {CONSUMER_7: 10}
@@ -158,12 +168,18 @@ def test_a_file_without_a_valid_value_has_one_after_the_next_write(tmp_path: Pat
 class CountedSyncs(Files):
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.open: set[int] = set()
         self._paths: dict[int, str] = {}
 
     def open_for_writing(self, path: str) -> int:
         handle = super().open_for_writing(path)
         self._paths[handle] = path.rpartition("/offsets")[2]
+        self.open.add(handle)
         return handle
+
+    def close(self, handle: int) -> None:
+        self.open.remove(handle)
+        super().close(handle)
 
     def sync(self, handle: int) -> None:
         self.names.append(self._paths[handle])
@@ -191,6 +207,31 @@ def test_many_changes_sync_each_file_once_and_the_folders_with_new_names(
     disk.names.clear()
     files.sync()
     assert disk.names == []
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    disk = CountedSyncs()
+    files = OffsetFiles(disk, str(tmp_path))
+    for offset in range(3):
+        files.write({CONSUMER_7: offset}, sync=True)
+    assert disk.names
+    assert not disk.open
+
+
+def test_offsets_after_the_newest_message_are_lowered_and_synced(tmp_path: Path) -> None:
+    disk = CountedSyncs()
+    files = OffsetFiles(disk, str(tmp_path))
+    offsets = {(Kind.CONSUMER, 1): 4, CONSUMER_7: 5, (Kind.GROUP, 1): 6, (Kind.EXTERNAL_GROUP, 1): 7}
+    files.write(dict(offsets), sync=True)
+    disk.names.clear()
+    folder = f"{tmp_path}/offsets"
+    assert files.lower(offsets, 5) == [
+        f"{folder}/consumers/7: offset 5 is after the newest message, lowered to 4",
+        f"{folder}/groups/1: offset 6 is after the newest message, lowered to 4",
+    ]
+    assert disk.names == ["/consumers/7", "/groups/1"]
+    kept = {(Kind.CONSUMER, 1): 4, CONSUMER_7: 4, (Kind.GROUP, 1): 4, (Kind.EXTERNAL_GROUP, 1): 7}
+    assert loaded(tmp_path) == offsets == kept
 
 
 class FailingWrites(Files):

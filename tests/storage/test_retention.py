@@ -17,7 +17,7 @@ def closed(*segments: tuple[int, int, int], barrier: int | None = None) -> Close
         segment.last_timestamp = time
         made.append(segment)
         start += messages
-    return Closed(made, barrier)
+    return Closed(made, barrier, purges=0)
 
 
 TEN_TWENTY_THIRTY = ((10, 100, 50), (10, 200, 50), (10, 300, 50))
@@ -111,6 +111,20 @@ def test_a_partition_keeps_its_share_however_old_it_is() -> None:
     late = closed(*((10, 100 + number, 100) for number in range(1, 8)))
     oldest_of_all = closed((10, 0, 100))
     assert oversize([early, late, oldest_of_all], 1500, 1000) == [40, 30, 0]
+
+
+def test_the_share_of_a_partition_is_its_part_of_what_may_be_left() -> None:
+    early = closed((10, 200, 50))  # more than half of 90 bytes
+    late = closed((10, 300, 40), (10, 400, 40))
+    assert oversize([early, late], 130, 100) == [10, 0]
+    assert oversize([late, early], 130, 100) == [0, 10]
+
+
+def test_a_segment_without_a_time_counts_as_the_oldest() -> None:
+    found = closed((10, 1, 60))
+    found.segments[0].last_timestamp = None
+    assert expired(found, 100, 50) == 10
+    assert oversize([closed((10, 200, 60)), found], 120, 112) == [0, 10]
 
 
 def test_segments_of_other_partitions_are_trimmed_if_one_is_blocked() -> None:

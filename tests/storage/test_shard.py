@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from tests.storage.support.world import SlowDisk, opened, payloads, reached, set
 from tests.support.running import HANGS_S
 from whippet.storage.errors import PartitionClosed, PartitionFailed
 from whippet.storage.files import Files
+from whippet.storage.layout import PartitionId
 from whippet.storage.options import Durability, StoreOptions
-from whippet.storage.shard import Shard
+from whippet.storage.shard import Shard, shard_of
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +68,7 @@ async def test_results_of_brief_calls_are_reported_together_and_those_of_others_
 
         first = shard.call(hold)
         await reached(began)
-        others = [shard.call(int, brief=i not in {7, 8}) for i in range(10)]
+        others = [shard.call(int) if i in {7, 8} else shard.call(int, brief=True) for i in range(10)]
         going.set()
         await asyncio.gather(first, *others)
         assert reports == [1, 4, 3, 1, 2]
@@ -114,6 +117,86 @@ async def test_a_shard_works_even_if_its_core_does_not_exist(
         async with a_shard(cpus=(100_000,)) as shard:
             assert await shard.call(lambda: 1) == 1
     assert "not pinned to core 100000" in caplog.text
+
+
+async def test_each_shard_runs_on_its_core_and_the_event_loop_on_any() -> None:
+    before = os.sched_getaffinity(0)
+    cores = tuple(sorted(before))
+    for number in range(len(cores) + 1):
+        shard = Shard(number, Files(), StoreOptions(path="", cpus=cores), asyncio.get_running_loop())
+        assert await shard.call(lambda: os.sched_getaffinity(0)) == {cores[number % len(cores)]}
+        await shard.stop()
+    assert os.sched_getaffinity(0) == before
+
+
+async def test_a_shard_does_not_keep_its_process_alive() -> None:
+    async with a_shard() as shard:
+        assert await shard.call(lambda: threading.current_thread().daemon)
+
+
+async def test_what_waits_for_its_turn_is_counted() -> None:
+    async with a_shard() as shard:
+        assert (shard.queue_length, shard.syncs, shard.writes, shard.loop_writes, shard.slow_loop_writes) == (0,) * 5
+        began, going = threading.Event(), threading.Event()
+
+        def hold() -> bool:
+            began.set()
+            return going.wait(HANGS_S)
+
+        calls = [shard.call(hold)]
+        await reached(began)
+        for number in range(3):
+            assert shard.queue_length == number
+            calls.append(shard.call(bool))
+        going.set()
+        await asyncio.gather(*calls)
+        assert shard.queue_length == 0
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4, 8])
+def test_partitions_are_spread_evenly_over_the_shards(shards: int) -> None:
+    """Those of one topic, those of many topics, and those of many streams."""
+    for places in (
+        [PartitionId(1, 1, n) for n in range(1000)],
+        [PartitionId(1, n, 0) for n in range(1000)],
+        [PartitionId(n, 1, 0) for n in range(1000)],
+    ):
+        counts = Counter(shard_of(place, shards) for place in places)
+        assert set(counts) == set(range(shards))
+        assert max(counts.values()) < 1.3 * 1000 / shards
+
+
+async def test_the_open_files_of_all_shards_together_stay_within_the_limit(tmp_path: Path) -> None:
+    disk = CountedFiles()
+    async with opened(tmp_path, files=disk, shards=2, open_files_max=12) as store:
+        for partition in await with_topic(store, 40):
+            await partition.append(texts("a"))
+        assert {disk.opens[path] for path in disk.opens if path.endswith(".log")} == {0, 1}
+        assert sum(disk.opens[path] for path in disk.opens if path.endswith(".log")) == 12
+    assert set(disk.opens.values()) == {0}
+
+
+class CountedFiles(Files):
+    """Counts how often each file is open."""
+
+    def __init__(self) -> None:
+        self.opens: Counter[str] = Counter()
+        self._paths: dict[int, str] = {}
+
+    def open_for_reading(self, path: str) -> int:
+        return self._opened(super().open_for_reading(path), path)
+
+    def open_for_writing(self, path: str) -> int:
+        return self._opened(super().open_for_writing(path), path)
+
+    def _opened(self, handle: int, path: str) -> int:
+        self._paths[handle] = path
+        self.opens[path] += 1
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.opens[self._paths.pop(handle)] -= 1
+        super().close(handle)
 
 
 # --------------------------------------------------------------------------------------------------------- group commit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked,
 from whippet.storage.layout import LOCK_FILE, PartitionId
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.segment import Damage
 from whippet.storage.store import Store
 
 
@@ -41,15 +43,27 @@ async def test_a_folder_that_is_open_is_refused_with_its_name(tmp_path: Path) ->
 
 
 def test_the_progress_of_opening_is_reported_once_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = Seconds()
-    monkeypatch.setattr(stores, "time", time)
+    seconds = Seconds()
+    monkeypatch.setattr(stores, "time", seconds)
     reports: list[tuple[int, int]] = []
     counter = stores._ProgressCounter(60, lambda progress: reports.append((progress.opened, progress.total)))
     for _ in range(5):
         counter.add(10)
-        time.now += 0.6
+        seconds.now += 0.6
     counter.add(10)
     assert reports == [(0, 60), (30, 60), (50, 60), (60, 60)]
+
+
+def test_the_stores_clock_counts_whole_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: NOON * 1000 + 999)
+    assert stores.now_us() == NOON
+
+
+async def test_of_many_reports_of_damage_the_newest_thousand_are_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        for offset in range(1001):
+            store.opener.report(Damage("a file", 0, 0, offset, offset + 1, "a test"))
+        assert [damage.offset for damage in store.damage] == list(range(1, 1001))
 
 
 @pytest.mark.parametrize("content", ['{"whippet_store": 2, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])

@@ -58,6 +58,8 @@ def test_whole_batches_are_read_without_a_copy() -> None:
         tail.push(each)
     read = tail.read(0, 5, 10**6, 5).buffers
     assert all(buffer is each.batch for buffer, each in zip(read, entries, strict=True))
+    (first,) = tail.read(0, 5, len(entries[0].batch), 5).buffers
+    assert first is entries[0].batch
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,35 @@ def test_a_time_is_found_only_where_no_older_message_can_have_it(time: int, offs
     assert filled(3, 2, 5).offset_at(time) == offset
 
 
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        ([100, 50], {49: None, 50: None, 51: 2, 100: 2, 101: 2}),
+        ([100, 50, 50, 60], {50: None, 51: 3, 60: 3, 61: 4, 100: 4, 101: 4}),
+        ([0, 100, 50, 60], {0: None, 1: 1, 50: 1, 51: 3, 60: 3, 61: 4, 100: 4}),
+        ([0, 10, 20, 15], {1: 1, 10: 1, 11: 2, 15: 2, 16: 4}),
+        ([5, 5, 5], {5: None, 6: 3}),
+    ],
+)
+def test_where_times_have_fallen_only_what_came_after_the_last_older_message_is_found(
+    times: list[int], found: dict[int, int | None]
+) -> None:
+    tail = Tail()
+    for offset, time in enumerate(times):
+        tail.push(entry(offset, 1, time))
+    assert {time: tail.offset_at(time) for time in found} == found
+
+
+def test_a_time_that_fell_before_the_oldest_batch_makes_no_difference() -> None:
+    tail = Tail()
+    for offset, time in enumerate([100, 0, 10, 20]):
+        tail.push(entry(offset, 1, time))
+    tail.drop_first()
+    assert [tail.offset_at(time) for time in (0, 1, 10, 11, 20, 21)] == [None, 2, 2, 3, 3, 4]
+    tail.drop_first()
+    assert [tail.offset_at(time) for time in (10, 11, 20, 21)] == [None, 3, 3, 4]
+
+
 def test_an_empty_tail_finds_nothing() -> None:
     tail = Tail()
     assert (len(tail), tail.first_offset, tail.offset_at(5), tail.drop_first()) == (0, None, None, 0)
@@ -107,6 +138,16 @@ def test_a_tail_continues_after_its_oldest_batches_are_dropped() -> None:
             tail.drop_from(500)
     assert tail.drop_first() > 0
     assert (len(tail), tail.first_offset) == (0, None)
+
+
+def test_dropped_batches_do_not_accumulate() -> None:
+    tail = filled(*[1] * 200)
+    batch = entry(0, 1)
+    for offset in range(200, 5000):
+        tail.push(batch._replace(base_offset=offset, next_offset=offset + 1))
+        tail.drop_first()
+        assert len(tail) == 200
+        assert len(tail._entries) <= 3 * 200
 
 
 def test_dropping_batches_that_could_not_be_written_leaves_earlier_ones() -> None:

@@ -9,6 +9,7 @@ import os
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.storage.support.disk import SimulatedDisk
@@ -49,6 +50,8 @@ async def with_topics(store: Store, *chosen: TopicOptions, partitions: int = 1) 
         (WRITTEN, TopicOptions(durability="replicated", consumer_offset_durability="replicated"), WRITTEN, WRITTEN),
         (WRITTEN, PERSISTED, SYNCED, WRITTEN),
         (WRITTEN, OFFSETS_PERSISTED, WRITTEN, SYNCED),
+        (WRITTEN, TopicOptions(enforce_fsync=True), SYNCED, WRITTEN),
+        (WRITTEN, TopicOptions(enforce_fsync=False), WRITTEN, WRITTEN),
         (WRITTEN, TopicOptions(messages_required_to_save=2), MEMORY, MEMORY),
         (WRITTEN, TopicOptions(messages_required_to_save=1), WRITTEN, WRITTEN),
         (WRITTEN, TopicOptions(messages_required_to_save=2, durability="persisted"), SYNCED, MEMORY),
@@ -67,6 +70,13 @@ def test_a_topic_may_raise_its_level_or_buffer_more_but_never_undo_the_servers_s
 ) -> None:
     settings = settings_of(chosen, StoreOptions(path="", durability=server))
     assert (settings.durability, settings.offset_durability) == (messages, stored_offsets)
+
+
+@pytest.mark.parametrize("name", ["segment_size", "messages_required_to_save", "size_of_messages_required_to_save"])
+def test_sizes_and_counts_of_a_topic_are_at_least_one(name: str) -> None:
+    assert getattr(msgspec.json.decode(b'{"%s":1}' % name.encode(), type=TopicOptions), name) == 1
+    with pytest.raises(msgspec.ValidationError, match=">= 1"):
+        msgspec.json.decode(b'{"%s":0}' % name.encode(), type=TopicOptions)
 
 
 def test_a_topic_without_options_uses_those_of_the_server() -> None:

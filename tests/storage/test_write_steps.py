@@ -48,6 +48,7 @@ class CountedDisk(Files):
     def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         path = self._paths.get(handle, "")
         if path.endswith(".log"):
+            assert threading.current_thread() is not threading.main_thread(), "the loop writes, too"
             self.reached.set()
             assert self.permits.acquire(timeout=HANGS_S)
             self.writes.append((path.split("/")[-2], sum(map(len, buffers)) // BATCH))
@@ -89,6 +90,24 @@ async def test_each_step_is_reported_when_it_is_written(tmp_path: Path) -> None:
         await asyncio.gather(*tasks)
         assert disk.writes == [("0", 1), ("0", 2), ("0", 2), ("0", 1)]
         assert payloads(await partition.read(0, 9)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_the_loop_leaves_the_files_alone_until_the_last_step_is_written(tmp_path: Path) -> None:
+    disk = CountedDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        first = [asyncio.create_task(partition.append(texts(f"{i}"))) for i in range(5)]
+        await reached(disk.reached)
+        for step in range(1, 3):
+            disk.permit(1)
+            await asyncio.gather(*first[: 2 * step])
+            assert partition.written == 2 * step
+            late = asyncio.create_task(partition.append(texts(f"{4 + step}")))
+            await settled()
+            assert not late.done()
+            first.append(late)
+        disk.permit(9)
+        await asyncio.gather(*first)
+        assert payloads(await partition.read(0, 9)) == [b"%d" % i for i in range(7)]
 
 
 async def test_a_step_makes_room_for_an_append_that_waits(tmp_path: Path) -> None:
