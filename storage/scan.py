@@ -114,7 +114,7 @@ def _next_whole(window: Window, position: int, partition_id: int, offset: int, c
     if _whole(window, end, partition_id, offset, ceiling)[1] is None:
         return end
     start = end
-    while window.size - start >= batches.HEADER_BYTES:
+    while True:
         piece = bytes(window.view(start, CHUNK_BYTES))
         for zeros in _runs_of_zeros(piece):
             # The last nonzero byte of the message count is one to four bytes before the reserved zeros.
@@ -124,7 +124,6 @@ def _next_whole(window: Window, position: int, partition_id: int, offset: int, c
         if start + len(piece) >= window.size:
             return None
         start += len(piece) - _OVERLAP
-    return None
 
 
 def _end_of_damaged(window: Window, position: int, partition_id: int, offset: int) -> int | None:

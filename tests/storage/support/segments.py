@@ -124,13 +124,24 @@ def open_log(
     segment_bytes: int = 1 << 20,
     check_all: bool = False,
     index_bytes: float = float("inf"),
+    preallocates: bool = False,
 ) -> Opened:
     files = files or FilesInMemoryOfTheSystem()
     recovered = recovery.recover(files, str(folder), partition, check_all=check_all)
     damage = list(recovered.damage)
     handles = Handles(files, 16)
     cache = IndexCache(index_bytes)
-    log = Log(files, handles, cache, str(folder), partition, segment_bytes, recovered.segments, damage.append)
+    log = Log(
+        files,
+        handles,
+        cache,
+        str(folder),
+        partition,
+        segment_bytes,
+        recovered.segments,
+        damage.append,
+        preallocates=preallocates,
+    )
     return Opened(log, damage, handles)
 
 
