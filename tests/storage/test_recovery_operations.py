@@ -27,7 +27,7 @@ def disk() -> SimulatedDisk:
     return made
 
 
-def put(disk: SimulatedDisk, name: str, content: bytes) -> str:
+def put(disk: SimulatedDisk, name: str, content: bytes | bytearray) -> str:
     path = f"{FOLDER}/{name}"
     handle = disk.open_for_writing(path)
     write_all(disk, handle, [content] if content else [], 0)
@@ -279,7 +279,7 @@ LARGE = pieces([[400 * KIB]] * 6)
 
 
 @pytest.mark.parametrize("check_all", [False, True])
-def test_damage_in_the_front_of_the_last_segment_is_found_by_opening_only_if_everything_is_checked(
+def test_damage_in_the_front_of_the_last_segment_is_found_if_everything_is_checked(
     disk: SimulatedDisk, check_all: bool
 ) -> None:
     content = bytearray(joined(LARGE))
