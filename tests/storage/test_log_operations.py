@@ -3,59 +3,34 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
 from tests.storage.support.disk import SimulatedDisk
-from tests.storage.support.segments import START_TIME, Opened, open_log, read_log, stamped
+from tests.storage.support.operations import (
+    BATCH_BYTES,
+    FOLDER,
+    done,
+    entry,
+    filled,
+    index_name,
+    log_name,
+    refusing,
+    starts,
+    traced_disk,
+    write,
+)
+from tests.storage.support.segments import START_TIME, append, messages_in, open_log, read_log
 from whippet.storage import batch as batches
-from whippet.storage.log import Entry, Log
+from whippet.storage.files import BUFFERS_PER_WRITE
+from whippet.storage.log import LOOP_READ_BYTES_MAX, Log, LogState
 from whippet.storage.producers import Producer, Record
 from whippet.storage.segment import Damage
-
-FOLDER = "/d"
-BATCH_BYTES = len(stamped([100], 0))
 
 
 @pytest.fixture
 def disk() -> SimulatedDisk:
-    made = SimulatedDisk()
-    made.make_folder(FOLDER)
-    made.trace = []
-    return made
-
-
-def entry(offset: int, time: int = 0) -> Entry:
-    """A batch of one message, which has `BATCH_BYTES`."""
-    batch = bytearray(stamped([100], offset, timestamp=START_TIME + time - offset))
-    return Entry(batch, offset, offset + 1, START_TIME + time, batches.frame_positions(batch))
-
-
-def write(log: Log, *times: int) -> OSError | None:
-    """Writes a batch of one message for each time, all together."""
-    start = log.next_offset
-    return log.write([entry(start + i, time) for i, time in enumerate(times)], [], sync=False)
-
-
-def done(disk: SimulatedDisk, *acts: str) -> list[tuple[str, str]]:
-    """The operations of these kinds since the last call: each with the name of its file."""
-    assert disk.trace is not None
-    named = [(one.act, one.path.rpartition("/")[2]) for one in disk.trace if one.act in acts]
-    disk.trace.clear()
-    return named
-
-
-def log_name(start: int) -> str:
-    return f"{start:020}.log"
-
-
-def starts(log: Log) -> list[int]:
-    return [segment.start_offset for segment in log.segments]
-
-
-def refusing(act: str, ending: str) -> Callable[[str, str], int | None]:
-    return lambda asked, path: errno.EIO if asked == act and path.endswith(ending) else None
+    return traced_disk()
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
@@ -138,19 +113,49 @@ def test_a_segment_that_cannot_be_closed_is_reported_once_and_grows_until_it_can
     opened.close()
 
 
-# -------------------------------------------------------------------------------------------------------------- syncing
+def test_a_part_of_a_batch_that_cannot_be_cut_off_is_reported(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 0) is None
+    path = f"{FOLDER}/{log_name(0)}"
+    disk.refuse = lambda act, asked: errno.EIO if act in ("write", "truncate") and asked == path else None
+    assert write(opened.log, 0) is not None
+    (damage,) = opened.damage
+    assert damage == Damage(path, BATCH_BYTES, 0, 1, 1, damage.reason)
+    assert "could not be cut off" in damage.reason
+    disk.refuse = lambda act, path: None
+    opened.close()
 
 
-def filled(disk: SimulatedDisk, count: int, segment_bytes: int = 1 << 20) -> Opened:
-    """A log that was written, closed and opened again."""
-    before = open_log(FOLDER, files=disk, segment_bytes=segment_bytes)
-    for _ in range(count):
-        assert write(before.log, 0) is None
+def test_an_index_that_cannot_be_written_when_a_segment_closes_is_reported_and_kept(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk, segment_bytes=2 * BATCH_BYTES, index_bytes=0)
+    disk.refuse = refusing("rename", ".index")
+    assert write(opened.log, 0, 0, 0) is None
+    (damage,) = opened.damage
+    assert damage == Damage(f"{FOLDER}/{index_name(0)}", 0, 0, 0, 0, damage.reason)
+    assert opened.log.segments[0].index is not None
+    disk.refuse = lambda act, path: None
+    assert write(opened.log, 0) is None
+    assert opened.log.segments[1].index is None, "this one is in its file, and there is no room for it"
+    assert len(read_log(opened.log)) == 4
+    opened.close()
+
+
+def test_batches_after_those_that_are_trusted_without_a_check_are_read(disk: SimulatedDisk) -> None:
+    """The log was closed, and is so large that only its end is checked again when it is opened."""
+    before = open_log(FOLDER, files=disk, segment_bytes=1 << 30)
+    for _ in range(5):
+        append(before.log, [400_000])
     before.close()
-    found = open_log(FOLDER, files=disk, segment_bytes=segment_bytes)
-    assert found.damage == []
-    done(disk)
-    return found
+    opened = open_log(FOLDER, files=disk, segment_bytes=1 << 30)
+    assert opened.log.segments[-1].checked == bytearray((0, 0, 0, 1, 1))
+    assert write(opened.log, 9) is None
+    assert opened.log.segments[-1].checked == bytearray((0, 0, 0, 1, 1, 1))
+    assert read_on_loop(opened.log, 5) == [5]
+    assert read(opened.log, 0, 9) == list(range(6))
+    opened.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- syncing
 
 
 def test_a_sync_reaches_the_files_that_were_written_and_the_folder_if_it_has_a_new_name(disk: SimulatedDisk) -> None:
@@ -161,6 +166,8 @@ def test_a_sync_reaches_the_files_that_were_written_and_the_folder_if_it_has_a_n
     assert (log.unsynced_bytes, log.unsynced_files()) == (0, [])
     assert write(log, 0) is None
     assert (log.unsynced_bytes, log.unsynced_files()) == (BATCH_BYTES, [f"{FOLDER}/{log_name(0)}"])
+    assert log.state == LogState(first_offset=0, segments=1, size_bytes=2 * BATCH_BYTES, batches=2)
+    assert log.segments[0].batches == 2
     log.sync()
     assert done(disk, "sync", "sync_folder") == [("sync", log_name(0))]
     assert (log.unsynced_bytes, log.unsynced_files()) == (0, [])
@@ -174,6 +181,18 @@ def test_a_sync_reaches_the_files_that_were_written_and_the_folder_if_it_has_a_n
     ]
     log.sync()
     assert done(disk, "sync", "sync_folder") == []
+    opened.close()
+
+
+def test_a_rewrite_after_a_failed_sync_leaves_an_empty_segment_alone(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 6, 3 * BATCH_BYTES)
+    assert starts(opened.log) == [0, 3, 6]
+    opened.log.rewrite_unsynced(4)
+    assert done(disk, "write", "sync", "sync_folder") == [
+        ("write", log_name(3)),
+        ("sync", log_name(3)),
+        ("sync_folder", "d"),
+    ]
     opened.close()
 
 
@@ -202,7 +221,35 @@ def test_closing_writes_an_index_only_if_the_log_has_grown(disk: SimulatedDisk) 
     assert write(opened.log, 0) is None
     done(disk)
     opened.close()
-    assert done(disk, "rename") == [("rename", "00000000000000000000.index")]
+    assert done(disk, "rename") == [("rename", index_name(0))]
+
+
+def test_closing_syncs_what_was_written_and_closes_every_file_and_index(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 4, 3 * BATCH_BYTES)
+    log = opened.log
+    record = Record(Producer(b"p", 1, 1), 4, 1, START_TIME, 0)
+    assert log.write([entry(4)], [record], sync=False) is None
+    assert len(read_log(log)) == 5
+    assert log.segments[0].index is not None
+    done(disk)
+    log.close()
+    assert done(disk, "sync", "sync_folder") == [
+        ("sync", "producers"),
+        ("sync_folder", "d"),
+        ("sync", log_name(3)),
+    ]
+    assert disk.open_handles == []
+    assert log.segments[0].index is None
+
+
+def test_the_loop_does_not_write_to_a_segment_after_which_another_begins(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 0) is None
+    opened.log.begin_segment(10)
+    assert not opened.log.write_on_loop([entry(10)], BATCH_BYTES)
+    assert write(opened.log, 0) is None
+    assert [offset for offset, _ in read_log(opened.log)] == [0, 10]
+    opened.close()
 
 
 def test_a_segment_that_begins_after_a_gap_is_synced_with_its_name(disk: SimulatedDisk) -> None:
@@ -217,6 +264,122 @@ def test_a_segment_that_begins_after_a_gap_is_synced_with_its_name(disk: Simulat
     assert done(disk, "sync", "sync_folder") == [("sync", log_name(10)), ("sync_folder", "d")]
     assert write(log, 0) is None
     assert [offset for offset, _ in read_log(log)] == [0, 1, 2, 10]
+    opened.close()
+
+
+# ------------------------------------------------------------------------------------------- what the event loop may do
+
+
+def read(log: Log, offset: int, count: int = 1) -> list[int]:
+    return [found for found, _ in messages_in(log.read(offset, count, 1 << 30, log.next_offset))]
+
+
+def read_on_loop(log: Log, offset: int, count: int = 1) -> list[int] | None:
+    found = log.read_on_loop(offset, count, 1 << 30, log.next_offset)
+    return None if found is None else [offset for offset, _ in messages_in(found)]
+
+
+def open_logs(disk: SimulatedDisk) -> list[int]:
+    return sorted(int(path.rpartition("/")[2].removesuffix(".log")) for path in disk.open_handles)
+
+
+def test_a_file_is_closed_by_a_read_that_continues_after_its_end(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 9, 3 * BATCH_BYTES)
+    assert read(opened.log, 1) == [1]
+    assert open_logs(disk) == [0]
+    assert read(opened.log, 2, 3) == [2, 3, 4]
+    assert open_logs(disk) == [3]
+    opened.close()
+
+
+def test_a_file_that_the_loop_read_to_its_end_is_closed_by_a_read_of_another(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 9, 3 * BATCH_BYTES)
+    assert read(opened.log, 1) == [1]
+    assert read_on_loop(opened.log, 2) == [2]
+    assert open_logs(disk) == [0]
+    assert read(opened.log, 3) == [3]
+    assert open_logs(disk) == [3]
+    opened.close()
+
+
+def test_a_file_that_was_not_read_to_its_end_stays_open(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 9, 3 * BATCH_BYTES)
+    log = opened.log
+    assert read(log, 0) == [0]
+    assert read_on_loop(log, 1) == [1]
+    assert write(log, 0) is None
+    assert read_on_loop(log, 9) == [9], "the end of another one"
+    assert read(log, 3) == [3]
+    assert open_logs(disk) == [0, 3, 9]
+    assert read(log, 6) == [6]
+    assert open_logs(disk) == [0, 3, 6, 9]
+    opened.close()
+
+
+def test_the_loop_goes_on_reading_a_segment_that_the_shard_reads_as_well(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 9, 3 * BATCH_BYTES)
+    assert read(opened.log, 1) == [1]
+    assert read_on_loop(opened.log, 2) == [2]
+    assert read(opened.log, 0) == [0]
+    assert read_on_loop(opened.log, 1) == [1]
+    opened.close()
+
+
+def test_the_loop_reads_no_batch_that_is_not_known_to_be_good(disk: SimulatedDisk) -> None:
+    """The index of a closed segment was dropped, and with it what is known, and was loaded again for something else."""
+    opened = filled(disk, 9, 3 * BATCH_BYTES)
+    log = opened.log
+    assert read(log, 0) == [0]
+    log._indexes.drop(log.segments[0])
+    assert read_on_loop(log, 0) is None
+    assert log.first_timestamp(log.segments[0]) == START_TIME
+    assert read_on_loop(log, 0) is None
+    assert read(log, 0) == [0]
+    assert read_on_loop(log, 0) == [0]
+    opened.close()
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(LOOP_READ_BYTES_MAX, True), (LOOP_READ_BYTES_MAX + 2, False)])
+def test_the_loop_reads_exactly_as_much_as_the_limit(disk: SimulatedDisk, size: int, is_read: bool) -> None:
+    opened = open_log(FOLDER, files=disk)
+    for _ in range(3):
+        append(opened.log, [size // 2 - batches.HEADER_BYTES - batches.FRAME_BYTES])
+    assert opened.log.segments[0].log_bytes == size // 2 * 3
+    assert (read_on_loop(opened.log, 1, 2) is not None) is is_read
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "is_written"), [(1, True), (BUFFERS_PER_WRITE, True), (BUFFERS_PER_WRITE + 1, False)]
+)
+def test_the_loop_writes_as_many_batches_as_one_call_takes(disk: SimulatedDisk, count: int, is_written: bool) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 0) is None
+    entries = [entry(1 + i) for i in range(count)]
+    assert opened.log.write_on_loop(entries, count * BATCH_BYTES) is is_written
+    assert opened.log.next_offset == (1 + count if is_written else 1)
+    assert opened.log.write([] if is_written else entries, [], sync=False) is None
+    assert len(read_log(opened.log)) == 1 + count
+    opened.close()
+
+
+@pytest.mark.parametrize(("time", "is_written"), [(9, False), (10, True), (11, True)])
+def test_the_loop_leaves_a_batch_that_is_older_than_the_last_one_to_the_shard(
+    disk: SimulatedDisk, time: int, is_written: bool
+) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 10) is None
+    assert opened.log.write_on_loop([entry(1, time)], BATCH_BYTES) is is_written
+    opened.close()
+
+
+@pytest.mark.parametrize(("room", "is_written"), [(0, False), (1, True)])
+def test_the_loop_leaves_the_batch_that_closes_a_segment_to_the_shard(
+    disk: SimulatedDisk, room: int, is_written: bool
+) -> None:
+    opened = open_log(FOLDER, files=disk, segment_bytes=2 * BATCH_BYTES + room)
+    assert write(opened.log, 0) is None
+    assert opened.log.write_on_loop([entry(1)], BATCH_BYTES) is is_written
     opened.close()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.storage.support.disk import SimulatedDisk
+from tests.storage.support.operations import FOLDER, done, index_name, log_name, traced_disk
 from tests.storage.support.segments import PARTITION, START_TIME, Piece, joined, open_log, pieces, stamped
 from whippet.storage import recovery
 from whippet.storage.files import read_all, write_all
@@ -16,15 +17,11 @@ from whippet.storage.index import Index, decode, encode
 from whippet.storage.segment import Damage
 
 KIB = 1 << 10
-FOLDER = "/d"
 
 
 @pytest.fixture
 def disk() -> SimulatedDisk:
-    made = SimulatedDisk()
-    made.make_folder(FOLDER)
-    made.trace = []
-    return made
+    return traced_disk()
 
 
 def put(disk: SimulatedDisk, name: str, content: bytes | bytearray) -> str:
@@ -33,14 +30,6 @@ def put(disk: SimulatedDisk, name: str, content: bytes | bytearray) -> str:
     write_all(disk, handle, [content] if content else [], 0)
     disk.close(handle)
     return path
-
-
-def log_name(start: int) -> str:
-    return f"{start:020}.log"
-
-
-def index_name(start: int) -> str:
-    return f"{start:020}.index"
 
 
 def index_of(found: Sequence[Piece], start: int = 0, log_bytes: int | None = None) -> bytes:
@@ -60,21 +49,16 @@ def recovered(disk: SimulatedDisk, *, check_all: bool = False) -> recovery.Recov
     return found
 
 
-def done(disk: SimulatedDisk, *acts: str) -> list[tuple[str, str]]:
-    assert disk.trace is not None
-    return [(one.act, one.path.rpartition("/")[2]) for one in disk.trace if one.act in acts]
-
-
-def starts(found: recovery.Recovered) -> list[int]:
+def starts_in(found: recovery.Recovered) -> list[int]:
     return [segment.start_offset for segment in found.segments]
 
 
 def test_an_empty_folder_begins_at_offset_0_with_a_log_whose_name_is_synced(disk: SimulatedDisk) -> None:
     found = recovered(disk)
-    assert (starts(found), found.last_timestamp, found.damage) == ([0], 0, [])
+    assert (starts_in(found), found.last_timestamp, found.damage) == ([0], 0, [])
     assert done(disk, "open_for_writing", "sync_folder") == [("open_for_writing", log_name(0)), ("sync_folder", "d")]
     again = recovered(disk)
-    assert (starts(again), again.last_timestamp, again.damage) == ([0], 0, [])
+    assert (starts_in(again), again.last_timestamp, again.damage) == ([0], 0, [])
 
 
 def test_what_is_in_the_place_of_a_log_is_reported_with_its_name(disk: SimulatedDisk) -> None:
@@ -96,7 +80,7 @@ def test_what_is_in_the_place_of_a_log_is_reported_with_its_name(disk: Simulated
         ),
         Damage(odd, 0, 0, 0, 0, "not the name of a segment; left alone"),
     ]
-    assert starts(found) == [0]
+    assert starts_in(found) == [0]
 
 
 def test_logs_of_which_only_the_index_is_left_are_missing_up_to_the_next(disk: SimulatedDisk) -> None:
@@ -109,7 +93,7 @@ def test_logs_of_which_only_the_index_is_left_are_missing_up_to_the_next(disk: S
         Damage(f"{FOLDER}/{log_name(start)}", 0, 0, start, end, "the file is missing although its index exists")
         for start, end in ((0, 5), (5, 10), (12, 13))
     ]
-    assert starts(found) == [10, 13]
+    assert starts_in(found) == [10, 13]
     assert found.segments[0].next_offset == 13
 
 
@@ -119,13 +103,13 @@ def test_offsets_that_the_index_of_a_lost_log_names_are_not_given_out_again(
 ) -> None:
     lost = pieces([[9]] * messages, 4)
     put(disk, index_name(4), index_of(lost, 4))
-    assert starts(recovered(disk)) == [after]
+    assert starts_in(recovered(disk)) == [after]
     assert ("sync_folder", "d") in done(disk, "sync_folder")
 
 
 def test_an_index_of_no_messages_at_offset_0_takes_none(disk: SimulatedDisk) -> None:
     put(disk, index_name(0), index_of([]))
-    assert starts(recovered(disk)) == [0]
+    assert starts_in(recovered(disk)) == [0]
 
 
 FRONT = pieces([[9, 9], [30], [5] * 20])
@@ -232,7 +216,7 @@ def test_without_room_for_a_copy_the_tail_stays_and_a_new_segment_is_begun(
     found = recovered(disk)
     next_offset, end = FRONT[0].next_offset, FRONT[0].end
     assert found.damage == [Damage(path, end, 4, next_offset, next_offset, found.damage[0].reason)]
-    assert starts(found) == [0, next_offset]
+    assert starts_in(found) == [0, next_offset]
     assert read_all(disk, path) == joined(FRONT[:1]) + b"torn"
     assert found.segments[0].log_bytes == end + 4
 
@@ -241,7 +225,7 @@ def test_an_index_of_other_bytes_of_the_same_length_gives_out_no_offset(disk: Si
     put(disk, log_name(0), joined(FRONT))
     put(disk, index_name(0), index_of(pieces([[9]] * 60), log_bytes=FRONT[-1].end))
     found = recovered(disk)
-    assert (starts(found), found.damage) == ([0], [])
+    assert (starts_in(found), found.damage) == ([0], [])
     assert found.segments[-1].next_offset == FRONT[-1].next_offset
 
 
@@ -250,7 +234,7 @@ def test_an_index_of_a_longer_log_that_gives_out_no_more_offsets_is_removed(disk
     put(disk, log_name(0), joined(FRONT))
     put(disk, index_name(0), index_of(FRONT, log_bytes=FRONT[-1].end + 100))
     found = recovered(disk)
-    assert (starts(found), found.damage) == ([0], [])
+    assert (starts_in(found), found.damage) == ([0], [])
     assert not disk.exists(f"{FOLDER}/{index_name(0)}")
     assert done(disk, "remove", "sync_folder") == [("remove", index_name(0)), ("sync_folder", "d")]
 
@@ -259,7 +243,7 @@ def test_the_index_of_a_log_that_lost_its_end_describes_what_is_left(disk: Simul
     put(disk, log_name(0), joined(FRONT[:2]))
     put(disk, index_name(0), index_of(FRONT))
     found = recovered(disk)
-    assert starts(found) == [0, FRONT[-1].next_offset]
+    assert starts_in(found) == [0, FRONT[-1].next_offset]
     known = decode(read_all(disk, f"{FOLDER}/{index_name(0)}"), 0)
     assert known is not None
     assert (len(known[0]), known[1]) == (2, FRONT[1].end)
