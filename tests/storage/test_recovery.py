@@ -89,6 +89,20 @@ def test_opening_finds_everything_in_a_log_that_has_grown_since_its_index_was_wr
     opened.close()
 
 
+def test_opening_checks_the_last_batches_that_a_log_still_has(tmp_path: Path) -> None:
+    """Those that were cut off since its index was written do not count."""
+    whole = pieces([[1500 * KIB]] * 6)
+    path = tmp_path / f"{FIRST_SEGMENT}.log"
+    path.write_bytes(joined(whole))
+    open_log(tmp_path).close()
+    path.write_bytes(joined(whole)[:-10])
+    files = Reading()
+    opened = open_log(tmp_path, files=files)
+    assert files.first_read == whole[3].position
+    assert read_log(opened.log) == expected(whole[:5])
+    opened.close()
+
+
 def test_a_log_with_a_damaged_end_serves_everything_before_it(tmp_path: Path) -> None:
     """All batches are damaged for which the index is not trusted."""
     whole = pieces([[1500 * KIB]] * 5)

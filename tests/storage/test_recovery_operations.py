@@ -183,6 +183,14 @@ def test_the_time_of_the_newest_message_is_not_taken_from_an_index_of_another_lo
     assert [damage.offset for damage in found.damage] == [FRONT[0].next_offset]
 
 
+def test_the_time_of_the_newest_message_is_not_taken_from_a_damaged_index(disk: SimulatedDisk) -> None:
+    put(disk, log_name(0), joined(FRONT))
+    put(disk, index_name(0), index_of(FRONT)[:-1] + b"?")
+    put(disk, log_name(FRONT[-1].next_offset), b"")
+    found = recovered(disk)
+    assert (found.last_timestamp, found.damage) == (START_TIME + FRONT[-1].base_offset, [])
+
+
 def test_a_torn_tail_is_cut_off_only_after_its_copy_is_synced(disk: SimulatedDisk) -> None:
     put(disk, log_name(0), joined(FRONT) + b"torn")
     (damage,) = recovered(disk).damage
@@ -226,7 +234,7 @@ def test_an_index_of_other_bytes_of_the_same_length_gives_out_no_offset(disk: Si
     put(disk, index_name(0), index_of(pieces([[9]] * 60), log_bytes=FRONT[-1].end))
     found = recovered(disk)
     assert (starts_in(found), found.damage) == ([0], [])
-    assert found.segments[-1].next_offset == FRONT[-1].next_offset
+    assert (found.segments[-1].next_offset, found.segments[-1].whole) == (FRONT[-1].next_offset, True)
 
 
 def test_an_index_of_a_longer_log_that_gives_out_no_more_offsets_is_removed(disk: SimulatedDisk) -> None:
@@ -243,6 +251,7 @@ def test_the_index_of_a_log_that_lost_its_end_describes_what_is_left(disk: Simul
     put(disk, log_name(0), joined(FRONT[:2]))
     put(disk, index_name(0), index_of(FRONT))
     found = recovered(disk)
+    assert done(disk, "remove") == []
     assert starts_in(found) == [0, FRONT[-1].next_offset]
     known = decode(read_all(disk, f"{FOLDER}/{index_name(0)}"), 0)
     assert known is not None
@@ -313,6 +322,30 @@ def test_the_intent_of_a_purge_is_removed_after_everything_that_it_deletes(disk:
     disk.trace.clear()
     recovery.finish_intent(disk, FOLDER)
     assert done(disk, "remove", "remove_tree", "sync_folder") == []
+
+
+def test_an_intent_that_is_withdrawn_does_not_come_back(disk: SimulatedDisk) -> None:
+    recovery.write_intent(disk, FOLDER, recovery.Intent(purge=True))
+    done(disk)
+    recovery.withdraw_intent(disk, FOLDER)
+    assert done(disk, "remove", "sync_folder") == [("remove", "intent.json"), ("sync_folder", "d")]
+    recovery.withdraw_intent(disk, FOLDER)
+    assert done(disk, "remove", "sync_folder") == []
+
+
+def test_an_intent_that_names_nothing_deletes_nothing(disk: SimulatedDisk) -> None:
+    two_segments(disk)
+    put(disk, "intent.json", b"{}")
+    assert starts_in(recovered(disk)) == [0, REAR[0].base_offset]
+    assert not disk.exists(f"{FOLDER}/intent.json")
+
+
+def test_what_is_set_aside_under_a_name_that_is_taken_gets_the_next_number(disk: SimulatedDisk) -> None:
+    kept = []
+    for _ in range(4):
+        put(disk, "file", b"x")
+        kept.append(recovery.move_aside(disk, FOLDER, "file"))
+    assert kept == [f"{FOLDER}/damaged/file{ending}" for ending in ("", ".1", ".2", ".3")]
 
 
 @pytest.mark.parametrize(("before", "left"), [(1, [0, 2, 3]), (2, [2, 3]), (3, [3]), (9, [3])])
