@@ -124,7 +124,7 @@ def test_batches_that_were_checked_once_are_located_without_reading_them(disk: S
         assert done(disk, "read").count(("read", log_name(0))) == reads
     overwrite(disk, LOG_0, b"?", BATCH_BYTES + 300)
     found = opened.log.locate(0, 3, ROOM, 10)
-    assert (found.messages, found.next_offset, len(opened.damage)) == (2, 3, 1)
+    assert (found.messages, found.next_offset, len(opened.damage)) == (3, 4, 1)
     opened.close()
 
 
@@ -279,6 +279,22 @@ def test_closed_segments_are_described_with_their_last_times_and_the_first_time_
     opened.close()
     opened = open_log(FOLDER, files=disk, segment_bytes=2 * BATCH_BYTES, index_bytes=0)
     assert described() == ([first, second], START_TIME + 30)
+    opened.close()
+
+
+def test_a_time_is_found_although_the_clock_was_ahead_and_a_segment_after_that_is_lost(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk, segment_bytes=BATCH_BYTES)
+    assert write(opened.log, 10, 1000, 15, 20, 30) is None
+    assert starts(opened.log) == [0, 1, 2, 3, 4, 5]
+    opened.close()
+    overwrite(disk, f"{FOLDER}/{index_name(2)}", encode(Index(), 2, 0))
+    truncate(disk, f"{FOLDER}/{index_name(2)}", len(encode(Index(), 2, 0)))
+    truncate(disk, f"{FOLDER}/{log_name(2)}", 0)
+    opened = open_log(FOLDER, files=disk, segment_bytes=BATCH_BYTES)
+    closed, _ = opened.log.closed_segments()
+    assert [one.last_timestamp and one.last_timestamp - START_TIME for one in closed] == [10, 1000, 0, 20, 30]
+    found = [opened.log.offset_at(START_TIME + time) for time in (5, 10, 11, 17, 20, 21, 30, 31)]
+    assert found == [0, 0, 1, 1, 1, 4, 4, 5]
     opened.close()
 
 
