@@ -201,6 +201,27 @@ def test_an_index_that_differs_from_the_log_in_one_number_is_replaced(
 
 
 @both
+def test_an_index_of_a_shorter_log_is_replaced(disk: SimulatedDisk, read: Read) -> None:
+    opened = four_segments(disk, index_bytes=0)
+    short = Index()
+    short.add(0, 0, START_TIME, BATCH_BYTES, 1)
+    path = f"{FOLDER}/{index_name(0)}"
+    truncate(disk, path, 0)
+    overwrite(disk, path, encode(short, 0, BATCH_BYTES))
+    assert read(opened.log, 0, 9, ROOM, 10).messages == 9
+    assert opened.damage == []
+    opened.close()
+
+
+def test_the_index_that_was_used_longest_ago_is_dropped_first(disk: SimulatedDisk) -> None:
+    opened = four_segments(disk, index_bytes=200)
+    for offset in (0, 3, 0, 6):
+        assert opened.log.read(offset, 1, ROOM, 10).messages == 1
+    assert [segment.index is not None for segment in opened.log.segments] == [True, False, True, True]
+    opened.close()
+
+
+@both
 def test_a_batch_of_another_partition_is_not_served(disk: SimulatedDisk, read: Read) -> None:
     opened = four_segments(disk)
     foreign = stamped([100], 1, partition=PARTITION + 1, timestamp=START_TIME - 1)

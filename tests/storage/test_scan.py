@@ -14,6 +14,7 @@ from whippet.storage import scan
 from whippet.storage.files import Files
 from whippet.storage.index import Index
 from whippet.storage.scan import Scan, Window
+from whippet.storage.segment import Damage
 
 PARTITION = 3
 
@@ -101,6 +102,128 @@ def test_a_scan_reports_the_gap_of_a_missing_batch(tmp_path: Path) -> None:
     assert [offset for offset, _ in known] == [0, 7]
     (damage,) = found.damage
     assert (damage.offset, damage.next_offset, damage.length) == (2, 7, 0)
+
+
+def changed(content: bytes, at: int, value: bytes) -> bytes:
+    return content[:at] + value + content[at + len(value) :]
+
+
+def u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+SIZE = len(stamped(1))
+
+REASONS = {
+    "a byte less than a header": (stamped(1)[:255], "the file ends inside a batch header, after 255 bytes of it"),
+    "another partition": (stamped(1, partition=9), "not a batch of partition 3"),
+    "a length without frames": (
+        changed(stamped(1), 32, u64(256)),
+        f"a batch of 256 bytes, but the file has only {SIZE} left",
+    ),
+    "a length that is too large": (
+        changed(stamped(1), 32, u64(SIZE + 1)),
+        f"a batch of {SIZE + 1} bytes, but the file has only {SIZE} left",
+    ),
+    "cut off": (stamped(1)[:-1], f"a batch of {SIZE} bytes, but the file has only {SIZE - 1} left"),
+    "from before": (stamped(0), "a batch with offset 0, where 1 was expected"),
+    "of the next segment": (stamped(19, 2), "a batch with offset 19, which belongs to the next segment"),
+    "damaged": (changed(stamped(1), 24, b"?"), "the checksum of the batch does not match"),
+}
+
+
+@pytest.mark.parametrize(("garbage", "reason"), REASONS.values(), ids=REASONS)
+def test_the_reason_why_bytes_are_no_batch_is_exact(tmp_path: Path, garbage: bytes, reason: str) -> None:
+    first = stamped(0)
+    assert scanned(tmp_path, first, garbage, ceiling=20)[0] == Scan(len(first), 1, [], reason)
+
+
+def test_damage_before_another_batch_is_reported_with_its_reason(tmp_path: Path) -> None:
+    first, garbage = stamped(0), REASONS["damaged"][0]
+    found, _ = scanned(tmp_path, first, garbage, stamped(5), stamped(9))
+    assert found.damage == [
+        Damage("log", SIZE, SIZE, 1, 5, REASONS["damaged"][1]),
+        Damage("log", 3 * SIZE, 0, 6, 9, "the messages before it are missing"),
+    ]
+
+
+def test_a_batch_may_end_where_the_next_segment_begins(tmp_path: Path) -> None:
+    assert scanned(tmp_path, stamped(18, 2), offset=18, ceiling=20)[0].reason is None
+
+
+NESTED = stamped(2)
+"""A whole batch of this partition with a later offset, as a payload."""
+
+
+def outer(base_offset: int = 1) -> bytes:
+    """A batch of three messages, of which the second one has a whole batch in its payload."""
+    whole = batches.build([batches.Message(payload, 1) for payload in (b"a" * 10, NESTED, b"b" * 10)], 1, os.urandom)
+    batches.stamp(whole, PARTITION, base_offset, 1000, batches.check(whole).checksums)
+    return bytes(whole)
+
+
+HEADERS = {
+    "partition": (0, b"?"),
+    "base offset": (8, b"?"),
+    "base timestamp": (16, b"?"),
+    "a length that is too large": (32, u64(len(outer()) + 100)),
+    "a length far beyond the end": (32, u64(1 << 40)),
+    "a length that is too small": (32, u64(300)),
+    "checksum": (40, b"????"),
+    "a count that is too large": (48, b"?"),
+    "a count that is too small": (48, b"\1"),
+    "a count of 0": (48, b"\0"),
+    "one reserved byte": (200, b"?"),
+    "two reserved bytes": (200, b"??"),
+}
+
+
+@pytest.mark.parametrize(("at", "value"), HEADERS.values(), ids=HEADERS)
+def test_with_good_frames_a_damaged_header_hides_its_own_messages_only(tmp_path: Path, at: int, value: bytes) -> None:
+    """The frames tell where the batch ends. What is in their payloads is never served."""
+    pieces = [stamped(0), changed(outer(), at, value), stamped(4), stamped(5, 40)]
+    found, known = scanned(tmp_path, *pieces)
+    assert known == [(0, 0), *zip((4, 5), positions(pieces)[2:], strict=False)]
+    assert [(damage.position, damage.length) for damage in found.damage] == [(len(pieces[0]), len(pieces[1]))]
+
+
+FRAMES = {"first": 256 + 50, "second": 256 + 58 + 50, "last": len(outer()) - 1}
+
+
+@pytest.mark.parametrize("base_offset", [1, 2])
+@pytest.mark.parametrize("at", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("reserved", [0, 1])
+def test_with_damaged_frames_the_header_tells_where_the_batch_ends(
+    tmp_path: Path, at: int, base_offset: int, reserved: int
+) -> None:
+    """Even if a byte of it is damaged as well, or messages before the batch are missing."""
+    damaged = changed(outer(base_offset), at, b"?")
+    if reserved:
+        damaged = changed(damaged, 200, b"?")
+    pieces = [stamped(0), damaged, stamped(5), stamped(6)]
+    assert scanned(tmp_path, *pieces)[1] == [(0, 0), *zip((5, 6), positions(pieces)[2:], strict=False)]
+
+
+@pytest.mark.parametrize("inside", [49, 50, 51, 52, 100])
+def test_a_batch_that_begins_before_a_damaged_one_ends_is_not_taken(tmp_path: Path, inside: int) -> None:
+    """According to the header of the damaged one, it may be part of a payload."""
+    half, second, third = stamped(1)[: SIZE - inside], stamped(2), stamped(3)
+    _, known = scanned(tmp_path, stamped(0), half, second, third)
+    assert known == [(0, 0), (3, 2 * SIZE + len(half))]
+
+
+def test_zeros_with_a_length_are_not_believed(tmp_path: Path) -> None:
+    garbage = changed(bytes(256), 32, u64(300))
+    found, known = scanned(tmp_path, stamped(0), garbage, stamped(1), stamped(2))
+    assert [offset for offset, _ in known] == [0, 1, 2]
+    assert [damage.length for damage in found.damage] == [256]
+
+
+@pytest.mark.parametrize("count", [255, 256, 65_536])
+def test_a_batch_of_many_messages_is_found_after_garbage(tmp_path: Path, count: int) -> None:
+    """The zeros after the count begin at another byte."""
+    _, known = scanned(tmp_path, b"\xff" * 700, stamped(7, count, b"x"))
+    assert known == [(7, 700)]
 
 
 def test_a_scan_does_not_take_batches_of_the_next_segment(tmp_path: Path) -> None:
