@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from whippet.app import housekeeping
 from whippet.app.access.access_tokens import FOLDER as ACCESS_FOLDER
@@ -41,6 +42,9 @@ from whippet.storage.documents import Stream as StoredStream
 from whippet.storage.documents import Topic as StoredTopic
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
+
+if TYPE_CHECKING:
+    from whippet.storage.archive.archiver import Archiver
 
 
 class Addresses:
@@ -76,6 +80,8 @@ class Gateway:
         self.machine = Machine()
         self.log_files: LogFiles | None = None
         """Set by app/server.py when the log is also written to files."""
+        self.archiver: Archiver | None = None
+        """Set by `use_archiver`."""
         self.config_text = ""
         """The effective configuration as text with secrets masked, for snapshots."""
         self.started_at = clock()
@@ -118,6 +124,12 @@ class Gateway:
         gateway = cls(config, store, users, tokens, store.clock)
         gateway.known_logins = known
         return gateway
+
+    def use_archiver(self, archiver: Archiver | None) -> None:
+        """Called after `readiness` is set; None if nothing is archived."""
+        self.archiver = archiver
+        if archiver is not None:
+            self.readiness.archive_problem = archiver.summary
 
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)

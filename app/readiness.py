@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable
 
 from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.storage.store import Progress
@@ -28,8 +29,15 @@ class Readiness:
         self.recovery: Progress | None = None
         """None until the number of partitions is known."""
         self.certificates = CertificateExpiry()
+        self.archive_problem: Callable[[], str | None] = lambda: None
+        """Set by the gateway when the data is archived."""
         self._started_at = time.monotonic()
         self._start_seconds: float | None = None
+
+    def problems(self) -> list[str]:
+        """What does not prevent serving. Anybody may read it, so it contains no names of buckets or folders."""
+        archive = self.archive_problem()
+        return self.certificates.problems() + ([] if archive is None else [archive])
 
     @property
     def is_ready(self) -> bool:

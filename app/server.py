@@ -22,7 +22,7 @@ import msgspec
 import uvloop
 from starlette.types import ASGIApp
 
-from whippet.app import banner, current_config, open_files
+from whippet.app import archiving, banner, current_config, open_files
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.config import Config, ConfigError, Loaded, load, render
 from whippet.app.config.formats import Address
@@ -63,13 +63,24 @@ FAILED = 1
 MISCONFIGURED = 2
 
 
-def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, replica_id: int | None = None) -> int:
-    """Serves until a signal stops it; returns the exit code of the process."""
+def run(
+    environ: Mapping[str, str],
+    cwd: str,
+    *,
+    default_root: bool = False,
+    replica_id: int | None = None,
+    restores: bool = False,
+) -> int:
+    """Serves until a signal stops it; returns the exit code of the process. `restores` fills an empty data folder from
+    the archive first."""
     try:
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
+    if restores and options.archive is None:
+        reason = "--from-archive needs data_maintenance.archiver.enabled, and the settings of where the archive is"
+        return _refuse(ConfigError(reason), MISCONFIGURED)
     log = loaded.config.system.logging
     log_files = logs.configure(log.level, to_files=log.file_enabled)
     for line in (*loaded.warnings, *([] if warning is None else [warning])):
@@ -80,7 +91,7 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, rep
         sys.stdout.write(render.toml(loaded))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(loaded, options, log_files, default_root=default_root))
+            runner.run(_serve(loaded, options, log_files, default_root=default_root, restores=restores))
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
     except (CannotStart, StorageError, ListenError) as error:
@@ -93,26 +104,32 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, rep
     return STOPPED
 
 
-async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool) -> None:
+async def _serve(
+    loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool, restores: bool
+) -> None:
     stopping = _stop_on_signals()
     readiness, measurements = Readiness(), Measurements()
     renewals = _renew_on_hangup(readiness)
     http = await _listen_on_http(loaded.config, readiness, renewals)
     try:
+        if restores:
+            await asyncio.to_thread(archiving.restore_if_empty, options)
         store = await _open_store(options, readiness, measurements, partial(_start_log_files, log_files, loaded.config))
         try:
-            # A signal during recovery takes effect after it: recovery should finish what it has begun.
-            if not stopping.is_set():
-                gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
-                gateway.readiness, gateway.measurements = readiness, measurements
-                gateway.log_files = log_files
-                gateway.config_text = render.toml(loaded)
-                gateway.start_chores()
-                freeze_live_objects()
-                try:
-                    await _listen(loaded, options, gateway, http, renewals, stopping)
-                finally:
-                    await gateway.close()
+            async with archiving.running(store, options.archive, TimedFiles(measurements)) as archiver:
+                # A signal during recovery takes effect after it: recovery should finish what it has begun.
+                if not stopping.is_set():
+                    gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
+                    gateway.readiness, gateway.measurements = readiness, measurements
+                    gateway.log_files = log_files
+                    gateway.use_archiver(archiver)
+                    gateway.config_text = render.toml(loaded)
+                    gateway.start_chores()
+                    freeze_live_objects()
+                    try:
+                        await _listen(loaded, options, gateway, http, renewals, stopping)
+                    finally:
+                        await gateway.close()
             logger.info("closing the store: writing and syncing what is in memory")
         finally:
             await store.close()

@@ -37,6 +37,8 @@ class DataFolder:
 
     def __init__(self, files: Files, layout: Layout, clock: Callable[[], int], *, recreate: bool) -> None:
         self.problems: list[str] = []
+        self.identity = ""
+        """The id in FORMAT, once the folder was entered."""
         self._files = files
         self._layout = layout
         self._clock = clock
@@ -80,6 +82,7 @@ class DataFolder:
                 self.problems.append(f"{path}: missing; recreated")
             identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self._clock())
             replace(self._files, path, msgspec.json.encode(identity) + b"\n")
+            self.identity = identity.id
             return identity.created_at
         try:
             identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
@@ -91,6 +94,7 @@ class DataFolder:
             raise UnsupportedFormat(
                 f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
             )
+        self.identity = identity.id
         return identity.created_at
 
     def leave(self, *, all_is_synced: bool) -> None:

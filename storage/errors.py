@@ -18,7 +18,12 @@
     |-- PartitionClosed       deleted or shut down while the caller waited
     |-- StoreLocked           another process has the data folder open
     |-- UnsupportedFormat     the data folder was written by another format version
-    `-- CatalogueError        a catalogue document is missing, unreadable or in the way
+    |-- CatalogueError        a catalogue document is missing, unreadable or in the way
+    `-- ArchiveError
+        |-- ArchiveUnavailable  the archive could not be reached or used; may be tried again
+        |-- ArchiveConflict     something else writes to the archive, or has continued it
+        |-- ArchiveDamaged      the archive's content contradicts its own records
+        `-- RestoreRefused      there is no archive, or the folder to restore into is not empty
 
 The type tells whose fault an error is. The numbers that clients see are in app/errors.py.
 """
@@ -172,3 +177,23 @@ class UnsupportedFormat(StorageError):
 
 class CatalogueError(StorageError):
     """A document or folder of the catalogue is missing, unreadable or in the way."""
+
+
+class ArchiveError(StorageError):
+    """The root of everything about the archive."""
+
+
+class ArchiveUnavailable(ArchiveError):
+    """The network, the service, the credentials or the disk; it may work later."""
+
+
+class ArchiveConflict(ArchiveError):
+    """Another server has written to the archive, so nothing may be written until that is understood."""
+
+
+class ArchiveDamaged(ArchiveError):
+    """An object is missing, or its content is not what was recorded."""
+
+
+class RestoreRefused(ArchiveError):
+    """Restoring would mix two histories, or there is nothing to restore."""

@@ -52,6 +52,11 @@ def index_file(folder: str, start_offset: int) -> str:
     return f"{folder}/{start_offset:020}.index"
 
 
+def left_out_file(folder: str, start_offset: int) -> str:
+    """Beside an empty log: its offsets were left out on purpose, so nothing is missing."""
+    return f"{folder}/{start_offset:020}.left_out"
+
+
 def producers_file(folder: str) -> str:
     return f"{folder}/{PRODUCERS_FILE}"
 

@@ -47,6 +47,8 @@ class LogState(msgspec.Struct, frozen=True):
     segments: int
     size_bytes: int
     batches: int
+    left_out: int = 0
+    """Offsets between the first and the next one that no message ever had."""
 
 
 class Log(LogReader):
@@ -97,7 +99,7 @@ class Log(LogReader):
 
     @property
     def state(self) -> LogState:
-        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes, self.batches)
+        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes, self.batches, self.left_out)
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
@@ -471,6 +473,8 @@ class Log(LogReader):
         self._unsynced.pop(segment.start_offset, None)
         self.size_bytes -= segment.log_bytes
         self.batches -= segment.batches
+        if segment.left_out:
+            self.left_out -= segment.messages
         self._close_files_of(segment)
 
     def _finish_deletion(self) -> None:
@@ -506,7 +510,7 @@ class Log(LogReader):
         self.unsynced_bytes = 0
         self._synced_offset = 0
         self._reserved = None
-        self.size_bytes = self.batches = 0
+        self.size_bytes = self.batches = self.left_out = 0
         self.generation += 1
         self.purges += 1
 

@@ -48,6 +48,8 @@ class LogReader:
         """Never empty. Only the last one grows."""
         self.size_bytes = sum(segment.log_bytes for segment in segments)
         self.batches = sum(segment.batches for segment in segments)
+        self.left_out = sum(segment.messages for segment in segments if segment.left_out)
+        """Offsets that no message ever had."""
         self.files = self._files = files
         self._handles = handles
         self._indexes = indexes

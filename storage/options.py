@@ -27,6 +27,35 @@ class Durability(enum.IntEnum):
     """fdatasync has returned: survives a power failure."""
 
 
+class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the archive is, and how much may be spent on it."""
+
+    kind: Literal["disk", "s3"] = "disk"
+    path: str = "local_data/archive"
+    """The folder of the kind `disk`; the others are about the kind `s3`."""
+    bucket: str = ""
+    key_prefix: str = ""
+    """Put before the names of all objects."""
+    endpoint: str = ""
+    """The URL of the service; empty: Amazon's."""
+    region: str = ""
+    access_key_id: str = ""
+    """Empty: credentials come from the environment, or from the role of the machine."""
+    secret_access_key: str = ""
+    request_timeout_s: float = 30.0
+    """A request that takes longer has failed. It moves at most 8 MiB."""
+    interval_s: float = 60.0
+    """The pause between two rounds of the archiver, and so about the most that the loss of the machine costs."""
+    bytes_per_second: int = 0
+    """The most that is sent in a second, on average; 0: no limit."""
+    protects_expired: bool = False
+    """Whether retention deletes only what is in the archive."""
+
+    def __repr__(self) -> str:
+        # It has a secret.
+        return f"ArchiveOptions(kind={self.kind!r})"
+
+
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The data folder."""
@@ -94,6 +123,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many results are remembered for each of them."""
     write_retry_s: float = 1.0
     """The pause after a failed write (a full disk) before acknowledged messages are written again."""
+    archive: ArchiveOptions | None = None
+    """Where segments are copied to; None: nowhere."""
 
 
 Promise = Literal["replicated", "persisted"]

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -40,6 +41,8 @@ from whippet.storage.waiting import Exclusion, Readers
 from whippet.storage.write_pipeline import Shared, WritePipeline
 
 _log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 CLIENT_FRAME_BYTES = 64
 """The message header of the classic protocol, in which sizes are reported to older clients."""
@@ -157,7 +160,7 @@ class Partition:
 
     @property
     def messages_count(self) -> int:
-        return self.appended - self.first_offset
+        return self.appended - self.first_offset - self._pipeline.state.left_out
 
     @property
     def last_timestamp(self) -> int:
@@ -441,11 +444,8 @@ class Partition:
     async def trim(self, before: int, purges: int | None = None) -> int:
         """Deletes the closed segments that end at or before an offset, and returns how many. Deletes none if the log
         was purged, and perhaps filled again, since the caller read `purges`."""
-        if isinstance(self.failed, PartitionClosed):
-            raise self.failed
-        log = self._pipeline.log
 
-        def trim_files() -> tuple[int, LogState, OSError | None]:
+        def trim_files(log: Log) -> tuple[int, LogState, OSError | None]:
             if purges is not None and log.purges != purges:
                 return 0, log.state, None
             try:
@@ -453,19 +453,24 @@ class Partition:
             except OSError as error:
                 return 0, log.state, error
 
-        count, self._pipeline.state, failure = await self._pipeline.call(trim_files)
+        count, self._pipeline.state, failure = await self.with_log(trim_files)
         if failure is not None:
             raise WriteFailed(str(self.place), failure) from failure
         return count
 
-    async def closed_segments(self) -> list[Segment]:
-        """Copies of the segments that may be deleted, oldest first, with times corrected where the clock was wrong."""
+    async def with_log(self, function: Callable[[Log], Result]) -> Result:
+        """Calls a function on the shard's thread, with the log as it is then."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        log, times = self._pipeline.log, self._timestamps
+        pipeline = self._pipeline
+        return await pipeline.call(lambda: function(pipeline.log))
+
+    async def closed_segments(self) -> list[Segment]:
+        """Copies of the segments that may be deleted, oldest first, with times corrected where the clock was wrong."""
+        times = self._timestamps
         times.not_before_newest(self._shared.clock())
         newest = times.newest
-        closed, following = await self._pipeline.call(log.closed_segments)
+        closed, following = await self.with_log(lambda log: log.closed_segments())
         corrected = times.corrected([segment.last_timestamp or 0 for segment in closed], following or newest)
         for segment, time in zip(closed, corrected, strict=True):
             segment.last_timestamp = time

@@ -22,6 +22,7 @@ from whippet.storage.layout import (
     INTENT_FILE,
     OFFSETS_FOLDER,
     index_file,
+    left_out_file,
     log_file,
     producers_file,
     segment_of,
@@ -60,6 +61,9 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
     for segment, after in pairwise(segments):
         segment.next_offset = after.start_offset
     for segment in segments[:-1]:
+        if not segment.log_bytes and files.exists(left_out_file(folder, segment.start_offset)):
+            mark_left_out(segment)
+            continue
         batches = entries_in(indexes.get(segment.start_offset, 0))
         segment.batches = batches or 0
         if batches is None or check_all:
@@ -161,8 +165,9 @@ def finish_intent(files: Files, folder: str) -> None:
 def remove_segment(files: Files, folder: str, start_offset: int) -> None:
     """Removes the index first: a log without an index is complete, an index without a log looks like a loss."""
     remove_index(files, folder, start_offset)
-    if files.exists(path := log_file(folder, start_offset)):
-        files.remove(path)
+    for path in (log_file(folder, start_offset), left_out_file(folder, start_offset)):
+        if files.exists(path):
+            files.remove(path)
 
 
 def remove_index(files: Files, folder: str, start_offset: int) -> None:
@@ -333,10 +338,18 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
     segment.whole, segment.checked, segment.end_checked = True, None, True
     segment.last_timestamp = _last_time_in(index)
     damage = found.damage
+    if not size and files.exists(left_out_file(folder, start)):
+        return damage
     if found.reason is not None or found.next_offset < ceiling:
         reason = found.reason or "the file ends before the next segment begins"
         damage.append(Damage(path, found.end, segment.log_bytes - found.end, found.next_offset, ceiling, reason))
     return damage
+
+
+def mark_left_out(segment: Segment) -> None:
+    """Makes an empty segment of offsets that were left out ready for readers."""
+    segment.index, segment.left_out, segment.index_in_file = Index(), True, False
+    segment.last_timestamp, segment.whole, segment.end_checked = 0, True, True
 
 
 def rebuild_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:

@@ -46,6 +46,7 @@ class Segment:
         "index",
         "index_in_file",
         "last_timestamp",
+        "left_out",
         "log_bytes",
         "next_offset",
         "start_offset",
@@ -69,6 +70,8 @@ class Segment:
         """While not `whole`: for each batch in the index, whether it is known to be good; None: none is."""
         self.end_checked = False
         """Whether it was checked that the batches reach up to the next segment. A gap is reported once."""
+        self.left_out = False
+        """Whether the segment is empty because its offsets were left out on purpose, when the folder was restored."""
 
     @classmethod
     def empty(cls, start_offset: int) -> Segment:

@@ -89,6 +89,8 @@ class Store:
         self.catalog = Catalog(files, self.layout, sync=options.catalog_syncs)
         self.shards = [Shard(number, files, options, loop) for number in range(options.shards)]
         bounds = Bounds(options.producers_max, options.producer_answers_max)
+        self.archived_before: Callable[[PartitionId], int] | None = None
+        """Set if retention may delete only what is archived: returns the offset before which that is so."""
         self.opener = PartitionOpener(
             files, self.layout, bounds, options.validate_checksum, self._settings_of, self._report, self._note
         )
@@ -240,6 +242,11 @@ class Store:
         if self._folder.is_locked:
             await self.shards[0].call(lambda: self._folder.leave(all_is_synced=all_is_synced))
         await self.shards[0].stop()
+
+    @property
+    def identity(self) -> str:
+        """The id of the data folder."""
+        return self._folder.identity
 
     @property
     def unflushed_bytes(self) -> int:
@@ -420,19 +427,25 @@ class Store:
             for partition in partitions:
                 seen = await self._closed(partition)
                 before = retention.expired(seen, self.clock(), expiry_us)
-                deleted += await partition.trim(before, seen.purges)
+                deleted += await self._trim(partition, before, seen.purges)
         if max_bytes is not None and sum(partition.size_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
             size = sum(partition.size_bytes for partition in partitions)
             befores = retention.oversize(closed, size, max_bytes)
             for partition, seen, before in zip(partitions, closed, befores, strict=True):
-                deleted += await partition.trim(before, seen.purges)
+                deleted += await self._trim(partition, before, seen.purges)
         return deleted
 
     async def delete_segments(self, partition: Partition, count: int) -> int:
-        """Deletes the oldest closed segments of a partition, fewer if the consumer barrier protects some of them."""
+        """Deletes the oldest closed segments of a partition, fewer if the consumer barrier protects some of them, or if
+        some must be archived first."""
         seen = await self._closed(partition)
-        return await partition.trim(retention.oldest(seen, count), seen.purges)
+        return await self._trim(partition, retention.oldest(seen, count), seen.purges)
+
+    async def _trim(self, partition: Partition, before: int, purges: int) -> int:
+        if self.archived_before is not None:
+            before = min(before, self.archived_before(partition.place))
+        return await partition.trim(before, purges)
 
     async def _closed(self, partition: Partition) -> retention.Closed:
         purges = partition.purges

@@ -28,7 +28,10 @@ SUBCOMMANDS = (
     Subcommand(
         ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
     ),
-    Subcommand(("check",), "whippet.app.cli.check", "read every message of a data folder and report damage"),
+    Subcommand(
+        ("check",), "whippet.app.cli.check", "read every message of a data folder or an archive and report damage"
+    ),
+    Subcommand(("restore",), "whippet.app.cli.restore", "make a data folder from the archive"),
     Subcommand(
         ("root-password",),
         "whippet.app.cli.root_password",

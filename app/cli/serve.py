@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on the first start, create root user iggy with password iggy, unless IGGY_ROOT_* variables are set",
     )
     parser.add_argument(
+        "--from-archive",
+        action="store_true",
+        help="if the data folder is empty, fill it from the archive first; this server then owns the archive",
+    )
+    parser.add_argument(
         "--replica-id",
         type=int,
         choices=range(256),
@@ -41,4 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
         os.getcwd(),
         default_root=arguments.with_default_root_credentials,
         replica_id=arguments.replica_id,
+        restores=arguments.from_archive,
     )

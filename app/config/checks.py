@@ -44,6 +44,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _dashboard(config)
     yield from _cors(config)
     yield from _trusted_issuers(config)
+    yield from _archive(config)
     if config.cluster.enabled:
         yield from _cluster(config)
 
@@ -221,6 +222,30 @@ def _trusted_issuers(config: Config) -> Iterator[Problem]:
                 yield keys, f"{table}.{field} is needed: a trusted issuer has issuer, audience and jwks_url"
         if not issuer.jwks_url.startswith(("https://", "http://")):
             yield (f"{table}.jwks_url", f"{table}.issuer"), f"{table}.jwks_url must begin with https:// or http://"
+
+
+def _archive(config: Config) -> Iterator[Problem]:
+    archiver, switch = config.data_maintenance.archiver, "data_maintenance.archiver.enabled"
+    if config.system.segment.archive_expired and not archiver.enabled:
+        yield (
+            ("system.segment.archive_expired", switch),
+            f"system.segment.archive_expired needs {switch}: otherwise nothing would ever be deleted",
+        )
+    if not archiver.enabled:
+        return
+    kind = "data_maintenance.archiver.kind"
+    if archiver.kind == "disk":
+        if not archiver.disk.path.strip():
+            yield ("data_maintenance.archiver.disk.path", kind), "data_maintenance.archiver.disk.path is needed"
+        return
+    s3, table = archiver.s3, "data_maintenance.archiver.s3"
+    if not s3.bucket.strip():
+        yield (f"{table}.bucket", kind), f"{table}.bucket is needed"
+    if s3.endpoint and not s3.endpoint.startswith(("http://", "https://")):
+        yield (f"{table}.endpoint", kind), f"{table}.endpoint must be empty, or begin with http:// or https://"
+    if bool(s3.access_key_id) != bool(s3.secret_access_key):
+        keys = (f"{table}.access_key_id", f"{table}.secret_access_key")
+        yield keys, f"{keys[0]} and {keys[1]} must both be set, or both be empty"
 
 
 def _cluster(config: Config) -> Iterator[Problem]:

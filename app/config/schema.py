@@ -10,7 +10,19 @@ from typing import Annotated, Literal
 
 from whippet.app.config import formats
 from whippet.app.config.formats import Secret, choice, integer, optional
-from whippet.app.config.listeners import Boolean, Hidden, Http, Metrics, Name, Quic, Seconds, Tcp, Text, Websocket
+from whippet.app.config.listeners import (
+    Boolean,
+    Bytes,
+    Hidden,
+    Http,
+    Metrics,
+    Name,
+    Quic,
+    Seconds,
+    Tcp,
+    Text,
+    Websocket,
+)
 from whippet.app.config.section import Section
 from whippet.app.config.system import Period, System
 
@@ -38,15 +50,15 @@ class MessagesMaintenance(Section, frozen=True):
     interval: Seconds = 60.0
     """Period of the cleaner."""
     archiver_enabled: Boolean = False
-    """Archive every closed segment at each run, not only expired ones; true is refused, because there is no archive
-    yet."""
+    """Archive every closed segment, not only expired ones; true is refused, because
+    `data_maintenance.archiver.enabled` does that."""
 
 
 class StateMaintenance(Section, frozen=True):
-    """Copies of the catalogue. They are not supported yet: a start that enables them is refused."""
+    """Copies of the catalogue by themselves. They are not supported: a start that enables them is refused."""
 
     archiver_enabled: Boolean = False
-    """Copy the catalogue to the archive; true is refused."""
+    """Copy the catalogue to the archive; true is refused, because `data_maintenance.archiver.enabled` does that."""
     overwrite: Boolean = True
     """Replace the last copy; otherwise each copy gets a folder named after its time."""
     interval: Seconds = 60.0
@@ -61,7 +73,7 @@ class DiskArchive(Section, frozen=True):
 
 
 class S3Archive(Section, frozen=True):
-    """An archive in a bucket of S3, or of a service with the same API."""
+    """An archive in a bucket of S3, or of a service with the same API and conditional writes."""
 
     bucket: Text = "iggy"
     """Name of the bucket."""
@@ -70,25 +82,31 @@ class S3Archive(Section, frozen=True):
     region: Text = "eu-west-1"
     """Region of the bucket; other services need one, too."""
     tmp_upload_dir: Name = "local_data/s3_tmp"
-    """Folder for copies that are being uploaded, relative to the working directory."""
+    """Folder for copies that are being uploaded; any other than the default is refused, because segments are uploaded
+    from where they are."""
     access_key_id: Text = ""
-    """Name of the access key; empty: the environment or the machine's role."""
+    """Name of the access key; empty: credentials come from the environment (`AWS_ACCESS_KEY_ID`, and so on) or the
+    machine's role."""
     secret_access_key: Hidden = Secret("")
     """The access key's secret; empty: the environment or the machine's role."""
     key_prefix: Text = ""
-    """Text put before the names of all objects."""
+    """Text put before the names of all objects, with a slash after it. Each data folder needs a prefix of its own."""
 
 
 class Archiver(Section, frozen=True):
-    """The archive to which segments are copied before they are deleted. It is not supported yet: a start that enables
-    it is refused, and nothing is deleted."""
+    """Copies of all messages, the catalogue, users and stored offsets, from which `whippet restore` and `whippet serve
+    --from-archive` make a data folder. [Archive](archive.md) describes it."""
 
     enabled: Boolean = False
-    """Archive; true is refused."""
+    """Archive everything, at an interval: closed segments, and what is new in open ones."""
     kind: Annotated[Literal["disk", "s3"], choice("disk", "s3")] = "disk"
     """Archive to a folder or to a bucket."""
     interval: Annotated[float | None, optional(formats.PERIOD)] = None
-    """Period of its runs; not set: that of the cleaner."""
+    """Pause between two rounds, so about the most that the loss of the machine costs; not set: 60 s."""
+    bandwidth: Bytes = 0
+    """Bytes that are sent in a second, at most and on average; 0: no limit."""
+    request_timeout: Period = 30.0
+    """Time after which a request to a bucket has failed. A request moves at most 8 MiB."""
     disk: DiskArchive = DiskArchive()
     s3: S3Archive = S3Archive()
 

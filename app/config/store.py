@@ -5,7 +5,7 @@ from __future__ import annotations
 from whippet.app.config.cores import Machine, resolve, this_machine
 from whippet.app.config.error import ConfigError
 from whippet.app.config.schema import Config
-from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.options import ArchiveOptions, Durability, StoreOptions
 
 
 def durability(config: Config) -> Durability:
@@ -56,4 +56,24 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         producers_max=limits.producers,
         producer_answers_max=limits.producer_answers,
         write_retry_s=system.state.retry_delay,
+        archive=archive_options(config) if config.data_maintenance.archiver.enabled else None,
+    )
+
+
+def archive_options(config: Config) -> ArchiveOptions:
+    """The archive that is configured, enabled or not."""
+    archiver, s3 = config.data_maintenance.archiver, config.data_maintenance.archiver.s3
+    return ArchiveOptions(
+        kind=archiver.kind,
+        path=archiver.disk.path,
+        bucket=s3.bucket,
+        key_prefix=s3.key_prefix,
+        endpoint=s3.endpoint,
+        region=s3.region,
+        access_key_id=s3.access_key_id,
+        secret_access_key=s3.secret_access_key,
+        request_timeout_s=archiver.request_timeout,
+        interval_s=60.0 if archiver.interval is None else archiver.interval,
+        bytes_per_second=archiver.bandwidth,
+        protects_expired=config.system.segment.archive_expired,
     )

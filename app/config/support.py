@@ -14,17 +14,16 @@ from whippet.app.config.formats import MASK
 from whippet.app.config.keys import KEYS, walk
 from whippet.app.config.schema import Config
 
-NOTHING_IS_ARCHIVED = "this version has no archive, and deletes expired segments without copying them"
+ARCHIVED_TOGETHER = "messages and catalogue are archived together, which data_maintenance.archiver.enabled decides"
 
 UNSUPPORTED = {
     "system.encryption.enabled": "this version does not encrypt what is on the disk",
     "system.encryption.key": "this version does not encrypt what is on the disk",
     "system.compression.default_algorithm": "this version does not compress what is on the disk",
     "system.compression.allow_override": "this version does not compress what is on the disk",
-    "system.segment.archive_expired": NOTHING_IS_ARCHIVED,
-    "data_maintenance.archiver.enabled": NOTHING_IS_ARCHIVED,
-    "data_maintenance.messages.archiver_enabled": NOTHING_IS_ARCHIVED,
-    "data_maintenance.state.archiver_enabled": "this version makes no copies of the catalogue",
+    "data_maintenance.messages.archiver_enabled": ARCHIVED_TOGETHER,
+    "data_maintenance.state.archiver_enabled": ARCHIVED_TOGETHER,
+    "data_maintenance.archiver.s3.tmp_upload_dir": "segments are uploaded from where they are, without a copy",
     "system.backup.path": "this version converts no files, so it makes no backups of them",
     "system.backup.compatibility.path": "this version converts no files, so it makes no backups of them",
     "telemetry.enabled": "this version exports neither logs nor traces",
@@ -34,7 +33,6 @@ UNSUPPORTED = {
 DETAILS = {
     key: switch
     for switch, table in (
-        ("data_maintenance.archiver.enabled", "data_maintenance.archiver."),
         ("data_maintenance.state.archiver_enabled", "data_maintenance.state."),
         ("telemetry.enabled", "telemetry."),
         ("cluster.enabled", "cluster.node.others[]."),

@@ -144,7 +144,8 @@ class Segment(Section, frozen=True):
     size: Annotated[int, size(at_least=512, at_most=GIB, multiple=512)] = GIB
     """Size at which a segment is closed and the next one started; a batch is never split."""
     archive_expired: Boolean = False
-    """Archive an expired segment before it is deleted; true is refused, because there is no archive yet."""
+    """Delete expired segments, and those of topics above their size, only once they are in the archive; needs
+    `data_maintenance.archiver.enabled`."""
     cache_indexes: IndexCache = "open_segment"
     """Which indexes of segments stay in memory: `all` (or true), those of open and recently used segments
     (`open_segment`), or `none` (or false)."""

@@ -72,7 +72,7 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _readers
+    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _archive, _readers
     return [series for part in parts for series in part(gateway)]
 
 
@@ -221,6 +221,28 @@ def _certificates(gateway: Gateway) -> Iterator[Series]:
     ]
     sentence = "Days until the certificate of a listener expires; negative if it has expired."
     yield Series("whippet_certificate_days_left", sentence, days, ("section",))
+
+
+def _archive(gateway: Gateway) -> Iterator[Series]:
+    """Nothing if there is no archive."""
+    archiver = gateway.archiver
+    if archiver is None:
+        return
+    sentence = "Whether the last round of the archiver archived everything."
+    yield _gauge("whippet_archive_healthy", sentence, archiver.problem is None)
+    sentence = "Whether another server has the archive, so that nothing is archived."
+    yield _gauge("whippet_archive_refused", sentence, archiver.refused)
+    sentence = "Messages that are not in the archive yet."
+    yield _gauge("whippet_archive_waiting_messages", sentence, archiver.waiting_messages)
+    if archiver.completed_at is not None:
+        age = max(gateway.clock() - archiver.completed_at, 0) / 1e6
+        sentence = (
+            "Seconds since the last round began that archived everything: what the loss of the machine would cost."
+        )
+        yield _gauge("whippet_archive_age_seconds", sentence, round(age, 3))
+    yield _counter("whippet_archive_uploaded_bytes", "Bytes that were sent to the archive.", archiver.uploaded_bytes)
+    sentence = "Rounds in which something could not be archived."
+    yield _counter("whippet_archive_failures", sentence, archiver.failures)
 
 
 def _readers(gateway: Gateway) -> Iterator[Series]:

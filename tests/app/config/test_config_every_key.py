@@ -292,6 +292,8 @@ system.protocol.newest | "0.12.2" | "0.12.3" | 12291
 system.limits.deduplication_bytes | "1 GiB" | "32 MiB" | 33554432
 system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
+data_maintenance.archiver.bandwidth | "0" | "32 MiB" | 33554432
+data_maintenance.archiver.request_timeout | "30 s" | "7 s" | 7.0
 """
 ROWS = [tuple(part.strip() for part in line.split(" | ")) for line in TABLE.strip().splitlines()]
 ACCEPTED = [row for row in ROWS if ALIASES.get(row[0], row[0]) not in UNSUPPORTED]
@@ -309,6 +311,7 @@ BESIDES = {
         "http.jwt.trusted_issuers.0.jwks_url": "https://c",
         "http.jwt.trusted_issuers.0.user_id": "1",
     },
+    "system.segment.archive_expired": {"data_maintenance.archiver.enabled": "true"},
     "http.cors.allow_credentials": {"http.cors.allowed_origins": "[https://a]"},
 }
 

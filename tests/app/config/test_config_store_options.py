@@ -11,7 +11,7 @@ import pytest
 from whippet.app.config import ConfigError
 from whippet.app.config.cores import Machine, parse_allocation, resolve, this_machine
 from whippet.app.config.store import store_options
-from whippet.storage.options import MIB, Durability, StoreOptions
+from whippet.storage.options import MIB, ArchiveOptions, Durability, StoreOptions
 
 ONE_CORE = Machine((0,), {})
 # Two nodes of four cores, of which 4 to 7 are second threads of 0 to 3.
@@ -84,7 +84,44 @@ def test_every_setting_of_the_store_reaches_it(start: Any, name: str, text: str,
 
 
 def test_every_option_of_the_store_can_be_set() -> None:
-    assert {row[2] for row in MAPPED} == {field.name for field in msgspec.structs.fields(StoreOptions)}
+    assert {row[2] for row in MAPPED} | {"archive"} == {field.name for field in msgspec.structs.fields(StoreOptions)}
+
+
+ARCHIVE: list[tuple[str, str, str, object]] = [
+    ("KIND", "s3", "kind", "s3"),
+    ("INTERVAL", "7 s", "interval_s", 7.0),
+    ("BANDWIDTH", "1 MiB", "bytes_per_second", MIB),
+    ("REQUEST_TIMEOUT", "7 s", "request_timeout_s", 7.0),
+    ("ARCHIVE_EXPIRED", "true", "protects_expired", True),
+    ("DISK_PATH", "elsewhere", "path", "elsewhere"),
+    ("S3_BUCKET", "b", "bucket", "b"),
+    ("S3_KEY_PREFIX", "p", "key_prefix", "p"),
+    ("S3_REGION", "r", "region", "r"),
+    ("S3_ENDPOINT", "https://e", "endpoint", "https://e"),
+    ("S3_ACCESS_KEY_ID", "k", "access_key_id", "k"),
+    ("S3_SECRET_ACCESS_KEY", "very secret", "secret_access_key", "very secret"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "option", "value"), ARCHIVE)
+def test_every_setting_of_the_archive_reaches_the_store(
+    start: Any, name: str, text: str, option: str, value: object
+) -> None:
+    table = "IGGY_DATA_MAINTENANCE_ARCHIVER"
+    keys = {f"{table}_S3_{each}": "very secret" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")}
+    chosen = {f"{table}_ENABLED": "true", **keys, f"{table}_{name}": text}
+    archive = store_options(start(**chosen).config, BIG).archive
+    assert archive is not None
+    assert getattr(archive, option) == value
+    assert "very secret" not in repr(archive)
+
+
+def test_every_option_of_the_archive_can_be_set() -> None:
+    assert {row[2] for row in ARCHIVE} == {field.name for field in msgspec.structs.fields(ArchiveOptions)}
+
+
+def test_nothing_is_archived_unless_that_is_enabled(start: Any) -> None:
+    assert store_options(start(IGGY_DATA_MAINTENANCE_ARCHIVER_KIND="s3").config, BIG).archive is None
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ class Ready(msgspec.Struct, frozen=True):
     seconds: float
     """How long the start took, or has taken so far."""
     problems: list[str] = []
-    """Problems of a server that still serves: certificates that have expired or soon will."""
+    """Problems of a server that still serves: certificates that have expired or soon will, or an archive that is
+    behind."""
 
 
 class NotReady(Ready, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ def ready(readiness: Readiness) -> HttpResponse:
     progress = readiness.recovery
     recovery = None if progress is None else Recovery(progress.opened, progress.total)
     seconds = round(readiness.seconds, 3)
-    status, problems = readiness.stage.value, readiness.certificates.problems()
+    status, problems = readiness.stage.value, readiness.problems()
     if readiness.is_ready:
         return HttpResponse(
             HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds, problems)), (JSON, NO_STORE)

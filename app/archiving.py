@@ -1,0 +1,106 @@
+"""Starts the archiver, and restores data folders from the archive: for `whippet serve`, `whippet serve --from-archive`
+and `whippet restore`.
+
+The modules of the archive are loaded when they are needed: most servers have none, and object storage takes memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING
+
+from whippet.storage.files import Files
+from whippet.storage.layout import FORMAT_FILE, Layout
+from whippet.storage.options import MIB, ArchiveOptions, StoreOptions
+from whippet.storage.store import Store, now_us
+from whippet.storage.survey import Surveyed
+
+if TYPE_CHECKING:
+    from whippet.storage.archive.archiver import Archiver
+    from whippet.storage.archive.restoring import Progress, Restored
+
+_log = logging.getLogger(__name__)
+
+PROGRESS_S = 5.0
+AT_STOP_S = 20.0
+"""How long a stop waits for the archive. What is not archived then is archived after the next start."""
+
+
+@contextlib.asynccontextmanager
+async def running(store: Store, options: ArchiveOptions | None, files: Files) -> AsyncIterator[Archiver | None]:
+    """Archives while the server runs, and what is left at its end. Raises ArchiveConflict if the archive belongs to
+    another server."""
+    if options is None:
+        yield None
+        return
+    archiver: Archiver = importlib.import_module("whippet.storage.archive.archiver").Archiver(store, options, files)
+    await archiver.start()
+    try:
+        yield archiver
+    finally:
+        _log.info("archiving what is new")
+        await archiver.stop(seconds=AT_STOP_S)
+
+
+def restore_if_empty(options: StoreOptions) -> None:
+    """Restores an empty data folder, and takes the archive over. A folder that is complete stays as it is, so that a
+    server may be restarted with the same command. It blocks."""
+    files = Files()
+    if files.exists(Layout(options).below(FORMAT_FILE)):
+        _log.info("--from-archive: %s is a data folder already, so nothing is restored", options.path)
+        return
+    restored = restore(options, files, to=None, takes_over=True, show=lambda line: _log.info("%s", line))
+    _log.log(logging.INFO if restored.complete else logging.WARNING, "%s", sentence(restored))
+
+
+def restore(
+    options: StoreOptions, files: Files, *, to: int | None, takes_over: bool, show: Callable[[str], None]
+) -> Restored:
+    """`show` gets a line about the progress now and then. It blocks."""
+    objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options.archive, files)
+    restoring = importlib.import_module("whippet.storage.archive.restoring").Restoring
+    shown_at = time.monotonic()
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at > PROGRESS_S:
+            shown_at = time.monotonic()
+            size = progress.size_bytes / MIB
+            show(f"restored {progress.partitions} of {progress.total} partitions, {size:.0f} MiB")
+
+    show(f"restoring {options.path} from {objects.location}")
+    run = restoring(objects, options, files, now_us, to=to, take_over=takes_over, on_progress=on_progress)
+    restored: Restored = run.run()
+    return restored
+
+
+def is_archive(path: str) -> bool:
+    """Whether a folder is an archive, not a data folder."""
+    files = Files()
+    return files.exists(f"{path}/archive.json") and not files.exists(f"{path}/{FORMAT_FILE}")
+
+
+def survey(options: ArchiveOptions) -> Iterator[Surveyed]:
+    """Checks everything in an archive. It blocks."""
+    objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options, Files())
+    found: Iterator[Surveyed] = importlib.import_module("whippet.storage.archive.checking").survey(objects)
+    return found
+
+
+def sentence(restored: Restored) -> str:
+    """What was restored, and what may be lost."""
+    size = f"{restored.size_bytes / MIB:.1f} MiB"
+    done = f"restored {restored.messages:,} messages in {restored.partitions} partitions, {size}"
+    if restored.complete:
+        return f"{done}; the server had stopped and archived everything, so nothing is missing"
+    at = datetime.datetime.fromtimestamp(restored.archived_at / 1e6, datetime.UTC)
+    ago = max(now_us() - restored.archived_at, 0) / 1e6
+    return (
+        f"{done}; the archive was complete at {at:%Y-%m-%d %H:%M:%S} UTC, {ago:.0f} seconds ago: what its server "
+        "received after that may be missing, and the offsets of that are left out"
+    )

@@ -1,0 +1,60 @@
+"""`whippet restore`: makes a data folder from the configured archive. It writes nothing to the archive."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+
+import msgspec
+
+from whippet.app import archiving
+from whippet.app.config import ConfigError, load
+from whippet.app.config.store import archive_options, store_options
+from whippet.storage.errors import StorageError
+from whippet.storage.files import Files
+
+RESTORED = 0
+REFUSED = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the folder to create, or an empty one")
+    parser.add_argument(
+        "--to",
+        metavar="TIME",
+        type=_time,
+        help="leave out messages that were received later; ISO 8601 such as 2026-07-31T12:00:00Z, without a zone UTC",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        config = load(os.environ, os.getcwd()).config
+        options = msgspec.structs.replace(
+            store_options(config), path=arguments.path, archive=archive_options(config)
+        )  # fmt: skip
+        restored = archiving.restore(options, Files(), to=arguments.to, takes_over=False, show=_show)
+    except (ConfigError, StorageError) as error:
+        print(f"whippet: {error}", file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
+        return REFUSED
+    print(archiving.sentence(restored))
+    return RESTORED
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _time(text: str) -> int:
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-07-31T12:00:00Z") from error
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=datetime.UTC)
+    return int(at.timestamp() * 1_000_000)

@@ -1,0 +1,342 @@
+"""The archiver: copies what is new to the archive, again and again, while the server runs.
+
+The event loop goes through the partitions at an interval. What has changed is synced, looked at by its shard
+(views.py), and then archived by one of a few threads (partition_archive.py). Neither producers nor shards ever wait for
+the archive. A failure is shown and logged, and tried again after a pause that grows. A conflict with another server
+ends the archiver, but not the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from whippet.storage.archive import catalogue_archive, ownership
+from whippet.storage.archive.catalogue_archive import CatalogueArchive
+from whippet.storage.archive.documents import ROUND, Round, encode
+from whippet.storage.archive.objects import Objects, open_objects
+from whippet.storage.archive.ownership import Ownership
+from whippet.storage.archive.pacing import Pacer
+from whippet.storage.archive.partition_archive import Known, PartitionArchive
+from whippet.storage.archive.uploads import SegmentGone, Uploader
+from whippet.storage.archive.views import view_of
+from whippet.storage.errors import ArchiveConflict, ArchiveError, PartitionClosed, StorageError
+from whippet.storage.files import Files
+from whippet.storage.layout import PartitionId
+from whippet.storage.offsets import Kind
+from whippet.storage.options import ArchiveOptions
+from whippet.storage.partition import Partition
+
+if TYPE_CHECKING:
+    from whippet.storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+THREADS = 4
+"""How many partitions are archived at the same time. Each needs memory for a few parts of an upload."""
+FAILURES_MAX = 3
+"""After so many failures in a row, a round is over: most likely the archive cannot be reached."""
+RETRY_S = 1.0
+"""The pause after a failed round. It doubles with each further one, up to the interval."""
+START_S = 15.0
+"""How long a start waits for the archive. If that is not enough, the server starts, and the archiver tries again."""
+
+Result = TypeVar("Result")
+Fingerprint = tuple[object, ...]
+
+
+class Claimed(NamedTuple):
+    """An archive that this server writes to."""
+
+    objects: Objects
+    ownership: Ownership
+    uploader: Uploader
+    catalogue: CatalogueArchive
+
+
+class Archiver:
+    """The event loop uses it. Created by `start`, ended by `stop`."""
+
+    def __init__(self, store: Store, options: ArchiveOptions, files: Files, objects: Objects | None = None) -> None:
+        self.options = options
+        self.problem: str | None = None
+        """Why the last round did not archive everything; None if it did."""
+        self.refused = False
+        """Whether another server has the archive, so that nothing is written to it any more."""
+        self.failures = 0
+        """Partitions, catalogues and rounds that could not be archived, since the start."""
+        self.completed_at: int | None = None
+        """When the last round began that archived everything."""
+        self.known: dict[PartitionId, Known] = {}
+        self._store = store
+        self._files = files
+        self._given = objects
+        self._pacer = Pacer(options.bytes_per_second)
+        self._claimed: Claimed | None = None
+        self._partitions: dict[PartitionId, PartitionArchive] = {}
+        self._seen: dict[PartitionId, Fingerprint] = {}
+        """What a partition was like when it was archived last."""
+        self._emptied: dict[PartitionId, int] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
+        self._task: asyncio.Task[None] | None = None
+        if options.protects_expired:
+            store.archived_before = self.covered
+
+    # ----------------------------------------------------------------------------------------------- starting, stopping
+
+    async def start(self) -> None:
+        """Claims the archive, and begins with the rounds. Raises ArchiveConflict if the archive is another server's. If
+        it cannot be reached, that is tried again later, because the server can do without it."""
+        try:
+            async with asyncio.timeout(START_S):
+                await self._claim()
+        except ArchiveConflict:
+            self._threads.shutdown(wait=False)
+            raise
+        except (ArchiveError, TimeoutError, OSError) as error:
+            self._failed(str(error) or f"the archive has not answered for {START_S:.0f} seconds")
+        self._task = asyncio.create_task(self._run(), name="archiver")
+
+    async def _claim(self) -> Claimed:
+        def claim() -> Claimed:
+            objects = self._given or open_objects(self.options, self._files)
+            store = self._store
+            owned = ownership.claim(objects, self._files, store.layout, store.identity, store.clock)
+            catalogue = CatalogueArchive(objects, self._files, store.layout, owned.owner)
+            return Claimed(objects, owned, Uploader(objects, self._files, self._pacer), catalogue)
+
+        claimed = self._claimed = await self._on_thread(claim)
+        _log.info(
+            "archive: %s, every %g seconds; this is its generation %d",
+            claimed.objects.location,
+            self.options.interval_s,
+            claimed.ownership.owner.generation,
+        )
+        return claimed
+
+    async def stop(self, *, seconds: float) -> None:
+        """Archives what is new, as far as there is time for it, and ends the threads."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(seconds):
+                if self._task is not None and not self.refused and await self.round() and self._claimed is not None:
+                    objects, owned = self._claimed.objects, self._claimed.ownership
+                    await self._on_thread(functools.partial(ownership.mark_complete, objects, owned))
+        except (StorageError, TimeoutError) as error:
+            _log.warning("archive: not everything is archived at the stop: %s", error or "there was no time for it")
+        finally:
+            self._pacer.stop()
+            await asyncio.get_running_loop().run_in_executor(
+                None, functools.partial(self._threads.shutdown, wait=True, cancel_futures=True)
+            )
+
+    async def _run(self) -> None:
+        failed = 0
+        while not self.refused:
+            pause = self.options.interval_s
+            if failed:
+                pause = min(RETRY_S * 2 ** (failed - 1), pause)
+            await asyncio.sleep(pause)
+            try:
+                failed = 0 if await self.round() else failed + 1
+            except Exception:  # noqa: BLE001 -- logged with its trace; without the archiver nothing would be archived
+                _log.exception("the archiver met a defect; it will run again")
+                self._failed("the archiver met a defect, which is in the log")
+                failed += 1
+
+    # ----------------------------------------------------------------------------------------------------------- rounds
+
+    async def round(self) -> bool:
+        """Archives everything that is new; False if not all of it could be archived. May not run twice at a time."""
+        began = self._store.clock()
+        try:
+            claimed = self._claimed
+            if claimed is None:
+                claimed = await self._claim()
+            else:
+                await self._on_thread(functools.partial(ownership.require, claimed.objects, claimed.ownership))
+            await self._archive_catalogue(claimed)
+            problem = await self._archive_partitions(claimed)
+            if problem is None:
+                await self._on_thread(functools.partial(_record_round, claimed, began))
+        except ArchiveConflict as error:
+            self._refuse(error)
+            return False
+        except (StorageError, OSError) as error:
+            problem = str(error)
+        if problem is not None:
+            self._failed(problem)
+            return False
+        if self.problem is not None:
+            _log.info("archive: everything is archived again")
+        self.problem = None
+        self.completed_at = began
+        return True
+
+    def _refuse(self, error: ArchiveConflict) -> None:
+        self.refused = True
+        self.failures += 1
+        self.problem = str(error)
+        _log.error("archive: %s", error)
+
+    def _failed(self, problem: str) -> None:
+        self.failures += 1
+        if problem != self.problem:
+            _log.warning("archive: %s", problem)
+        self.problem = problem
+
+    async def _archive_catalogue(self, claimed: Claimed) -> None:
+        state = catalogue_archive.state_of(self._store)
+        removed = await self._on_thread(functools.partial(claimed.catalogue.advance, state, self._store.clock()))
+        for place in removed:
+            for table in (self._partitions, self._seen, self._emptied, self.known):
+                table.pop(place, None)
+
+    async def _archive_partitions(self, claimed: Claimed) -> str | None:
+        """Returns what went wrong, if anything did."""
+        waiting = iter(list(self._store.partitions.items()))
+        problems: list[str] = []
+        in_a_row = 0
+
+        async def work(waiting: Iterator[tuple[PartitionId, Partition]]) -> None:
+            nonlocal in_a_row
+            for place, partition in waiting:
+                if in_a_row >= FAILURES_MAX:
+                    return
+                try:
+                    await self._archive(claimed, place, partition)
+                except (SegmentGone, PartitionClosed):
+                    # It was purged or removed meanwhile, which the next round sees.
+                    self._seen.pop(place, None)
+                except ArchiveConflict:
+                    raise
+                except (StorageError, OSError) as error:
+                    problems.append(f"{place}: {error}")
+                    in_a_row += 1
+                else:
+                    in_a_row = 0
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_first_conflict(work(waiting))) for _ in range(THREADS)]
+        for conflict in (task.result() for task in tasks):
+            if conflict is not None:
+                raise conflict
+        if not problems:
+            return None
+        return problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
+
+    async def _archive(self, claimed: Claimed, place: PartitionId, partition: Partition) -> None:
+        fingerprint = _fingerprint(partition)
+        if self._seen.get(place) == fingerprint:
+            return
+        archive = self._archive_of(claimed, place)
+        known = self.known.get(place)
+        if known is None:
+            known = await self._on_thread(archive.load)
+        emptied = partition.emptied
+        if self._emptied.setdefault(place, emptied) != emptied:
+            await self._on_thread(archive.begin_epoch)
+            self._emptied[place] = emptied
+            known = await self._on_thread(archive.load)
+        await partition.flush(sync=True)
+        view = await partition.with_log(functools.partial(view_of, synced=partition.synced, archived=known.extents))
+        is_current = lambda: partition.emptied == emptied  # noqa: E731
+        try:
+            self.known[place] = await self._on_thread(functools.partial(archive.advance, view, is_current))
+        except BaseException:
+            self.known.pop(place, None)
+            raise
+        self._seen[place] = fingerprint
+
+    def _archive_of(self, claimed: Claimed, place: PartitionId) -> PartitionArchive:
+        incarnation = self._store.streams[place.stream].topics[place.topic].document.incarnation(place.partition)
+        archive = self._partitions.get(place)
+        if archive is None or archive.incarnation != incarnation:
+            archive = self._partitions[place] = PartitionArchive(
+                place,
+                self._store.layout.partition(place),
+                incarnation,
+                claimed.ownership.owner,
+                claimed.objects,
+                self._files,
+                claimed.uploader,
+                self._store.clock,
+            )
+            self.known.pop(place, None)
+            self._emptied.pop(place, None)
+        return archive
+
+    async def _on_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    # ---------------------------------------------------------------------------------------------------------- results
+
+    def covered(self, place: PartitionId) -> int:
+        """The offset before which the archive has all closed segments of a partition, so that they may be deleted."""
+        known = self.known.get(place)
+        return 0 if known is None else known.covered
+
+    def summary(self) -> str | None:
+        """What is wrong, without any name; the log has the details. None if nothing is."""
+        if self.problem is None:
+            return None
+        if self.refused:
+            return "archive: another server has the archive, so nothing is archived any more"
+        if self.completed_at is None:
+            return "archive: not everything was archived since the start; the log has the reason"
+        behind = max(self._store.clock() - self.completed_at, 0) // 1_000_000
+        return f"archive: it is {behind} s behind; the log has the reason"
+
+    @property
+    def objects(self) -> Objects:
+        """The archive, once it is claimed."""
+        assert self._claimed is not None
+        return self._claimed.objects
+
+    @property
+    def uploaded_bytes(self) -> int:
+        return 0 if self._claimed is None else self._claimed.uploader.bytes
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that are not in the archive yet."""
+        waiting = 0
+        for place, partition in self._store.partitions.items():
+            known = self.known.get(place)
+            waiting += partition.appended - max(0 if known is None else known.next_offset, partition.first_offset)
+        return waiting
+
+
+def _record_round(claimed: Claimed, began: int) -> None:
+    owner = claimed.ownership.owner
+    claimed.objects.put(ROUND, encode(Round(store=owner.store, generation=owner.generation, began_at=began)))
+
+
+async def _first_conflict(work: Coroutine[None, None, None]) -> ArchiveConflict | None:
+    """A task group would cancel the others in the middle of what they do."""
+    try:
+        await work
+    except ArchiveConflict as conflict:
+        return conflict
+    return None
+
+
+def _fingerprint(partition: Partition) -> Fingerprint:
+    """Differs whenever there is something to archive."""
+    offsets = tuple(
+        (kind, identity, partition.offset_of(kind, identity)) for kind in Kind for identity in partition.readers(kind)
+    )
+    return (
+        partition.appended,
+        partition.first_offset,
+        partition.segments_count,
+        partition.emptied,
+        hash(offsets),
+    )

@@ -1,0 +1,364 @@
+"""Makes a data folder from an archive: for a machine that was lost, or as a copy.
+
+The folder gets the file FORMAT last, once everything else is on the disk. So a folder that is only half restored is not
+opened by any server; restoring it again keeps the logs that are already complete. All of it blocks: the command line
+calls it, and a server before it opens the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from whippet.storage import index as indexes
+from whippet.storage.archive import ownership
+from whippet.storage.archive.catalogue_archive import places_in
+from whippet.storage.archive.documents import (
+    CATALOGUE,
+    OWNER,
+    ROUND,
+    Blob,
+    Catalogue,
+    Document,
+    Manifest,
+    Owner,
+    Piece,
+    Round,
+    decode,
+    encode,
+    manifest_name,
+    partition_folder,
+)
+from whippet.storage.archive.objects import Objects
+from whippet.storage.archive.partition_archive import by_segment
+from whippet.storage.catalog import Catalog
+from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
+from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
+from whippet.storage.index import Index
+from whippet.storage.layout import (
+    FORMAT_FILE,
+    LOCK_FILE,
+    OFFSETS_FOLDER,
+    TOKENS_FOLDER,
+    USERS_FOLDER,
+    Layout,
+    PartitionId,
+    index_file,
+    left_out_file,
+    log_file,
+    producers_file,
+)
+from whippet.storage.options import StoreOptions
+
+_log = logging.getLogger(__name__)
+
+MARKER = "RESTORING"
+"""The file of a folder whose restoring has begun and is not complete."""
+LEFT_ALONE = frozenset({"lost+found", LOCK_FILE, MARKER, ownership.CLAIMS_FILE})
+MESSAGES_PER_SECOND_MAX = 1 << 24
+"""No partition receives more. It bounds which offsets a lost server may have given out since it archived last."""
+CLOCKS_APART_S = 60
+TAKE_OVER_TRIES = 5
+
+
+class Restored(NamedTuple):
+    """What was restored, and what may be lost."""
+
+    partitions: int
+    messages: int
+    size_bytes: int
+    archived_at: int
+    """When the last complete round of the archiver began, in us: everything before it is there."""
+    complete: bool
+    """Whether the server had stopped and archived everything before, so that nothing is lost."""
+
+
+class Progress(NamedTuple):
+    partitions: int
+    total: int
+    size_bytes: int
+
+
+class Restoring:
+    """One run. `to` restores the messages up to a time, in us. `take_over` makes the new folder the owner of the
+    archive, and nobody else can write to it any more."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        options: StoreOptions,
+        files: Files,
+        clock: Callable[[], int],
+        *,
+        to: int | None = None,
+        take_over: bool = False,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self._objects = objects
+        self._files = files
+        self._layout = Layout(options)
+        self._clock = clock
+        self._to = to
+        self._take_over = take_over
+        self._on_progress = on_progress
+        self._archive_path = "" if options.archive is None else options.archive.path
+        self._owner: Owner | None = None
+        self._messages = self._bytes = 0
+
+    def run(self) -> Restored:
+        """Raises RestoreRefused if there is something else in the folder already."""
+        root = self._layout.root
+        for above in make_folders(self._files, root):
+            self._files.sync_folder(above)
+        lock = self._files.lock(self._layout.below(LOCK_FILE))
+        if lock is None:
+            raise RestoreRefused(f"{root}: another process has this folder open")
+        try:
+            self._require_empty()
+            return self._restore()
+        finally:
+            self._files.close(lock)
+
+    def _require_empty(self) -> None:
+        root = self._layout.root
+        names = {item.name for item in self._files.list(root)}
+        if FORMAT_FILE in names:
+            raise RestoreRefused(f"{root} is a data folder already; restore into a new or empty folder")
+        others = sorted(
+            name
+            for name in names
+            if name.removesuffix(".new") not in LEFT_ALONE
+            and not f"{self._archive_path}/".startswith(f"{root}/{name}/")
+        )
+        if MARKER not in names and others:
+            raise RestoreRefused(f"{root} is not empty (it has {others[0]}); restore into a new or empty folder")
+
+    def _restore(self) -> Restored:
+        before = self._document(OWNER, Owner)
+        if before is None:
+            raise RestoreRefused(f"{self._objects.location} is not an archive: it has no {OWNER}")
+        replace(self._files, self._layout.below(MARKER), f"{self._objects.location}\n".encode())
+        last = self._document(ROUND, Round)
+        archived_at = last.began_at if last is not None and last.generation == before.generation else before.claimed_at
+        if self._take_over:
+            self._owner = ownership.claim(
+                self._objects, self._files, self._layout, before.store, self._clock, take_over=True
+            ).owner
+        catalogue = self._document(CATALOGUE, Catalogue)
+        if catalogue is None:
+            raise ArchiveDamaged(f"{self._objects.location}/{CATALOGUE} is missing, so there is nothing to restore")
+        elapsed_s = max(self._clock() - archived_at, 0) // 1_000_000 + CLOCKS_APART_S
+        given_out = 0 if before.complete and self._to is None else elapsed_s * MESSAGES_PER_SECOND_MAX
+        self._restore_documents(catalogue)
+        places = places_in(catalogue.streams)
+        for count, place in enumerate(places):
+            self._on_progress(Progress(count, len(places), self._bytes))
+            self._restore_partition(place, given_out)
+        self._on_progress(Progress(len(places), len(places), self._bytes))
+        self._files.sync_filesystem(self._layout.root)
+        replace(self._files, self._layout.below(FORMAT_FILE), catalogue.format)
+        self._files.remove(self._layout.below(MARKER))
+        self._files.sync_folder(self._layout.root)
+        return Restored(len(places), self._messages, self._bytes, archived_at, before.complete)
+
+    def _document(self, name: str, kind: type[Document]) -> Document | None:
+        found = self._objects.get(name)
+        return None if found is None else decode(found.content, kind, f"{self._objects.location}/{name}")
+
+    # ------------------------------------------------------------------------------------------------------- the parts
+
+    def _restore_documents(self, catalogue: Catalogue) -> None:
+        layout = self._layout
+        catalog = Catalog(self._files, layout, sync=False)
+        for folder, documents in ((USERS_FOLDER, catalogue.users), (TOKENS_FOLDER, catalogue.tokens)):
+            make_folders(self._files, layout.below(folder))
+            for name, content in documents.items():
+                self._write(f"{layout.below(folder)}/{_plain(name)}", content)
+        if catalogue.numbers_reserved:
+            catalog.write_numbers(catalogue.numbers_reserved)
+        make_folders(self._files, layout.streams)
+        for stream in catalogue.streams:
+            make_folders(self._files, layout.topics(stream.document.id))
+            catalog.write_stream(stream.document)
+            for topic in stream.topics:
+                make_folders(self._files, layout.partitions(stream.document.id, topic.document.id))
+                # Partitions that were being removed are not in the archive any more.
+                document = msgspec.structs.replace(topic.document, removing=())
+                catalog.write_topic(stream.document.id, document)
+                for group in topic.groups:
+                    catalog.write_group(stream.document.id, topic.document.id, group)
+
+    def _restore_partition(self, place: PartitionId, given_out: int) -> None:
+        folder = self._layout.partition(place)
+        make_folders(self._files, folder)
+        manifest = self._manifest(place)
+        if manifest is None:
+            self._write(log_file(folder, 0), b"")
+            return
+        segments = by_segment(manifest.pieces)
+        self._remove_strays(folder, {log_file(folder, start) for start in segments})
+        end, cut = 0, False
+        for start in sorted(segments):
+            if self._to is not None and segments[start][0].first_timestamp > self._to:
+                break
+            if end < start and start != min(segments):
+                self._leave_out(folder, end)
+            end, cut = self._restore_segment(place, folder, start, segments[start])
+            if cut:
+                break
+        # Nothing that may have been given out is given out again. An empty segment stands for what is left out, and the
+        # name of the last one tells where the partition continues.
+        newest = max(manifest.next_offset, manifest.pieces[-1].next if manifest.pieces else 0) + given_out
+        if newest > end or not segments:
+            if segments:
+                self._leave_out(folder, end)
+            self._write(log_file(folder, newest), b"")
+        for name, content in manifest.offsets.items():
+            kind, _, identity = name.partition("/")
+            path = f"{folder}/{OFFSETS_FOLDER}/{_plain(kind)}/{_plain(identity)}"
+            make_folders(self._files, path.rpartition("/")[0])
+            self._write(path, content)
+        if manifest.producers is not None:
+            self._write(producers_file(folder), b"".join(self._content(place, manifest.producers)))
+
+    def _remove_strays(self, folder: str, wanted: set[str]) -> None:
+        """An earlier run may have restored an older state of the archive. Logs that are wanted are compared."""
+        for item in self._files.list(folder):
+            path = f"{folder}/{item.name}"
+            if not item.is_folder and path not in wanted:
+                self._files.remove(path)
+
+    def _leave_out(self, folder: str, offset: int) -> None:
+        """An empty segment for the offsets from here to the next segment, which will never be given out."""
+        if not self._files.exists(log_file(folder, offset)):
+            self._write(log_file(folder, offset), b"")
+        self._write(left_out_file(folder, offset), b"")
+
+    def _manifest(self, place: PartitionId) -> Manifest | None:
+        name = manifest_name(place)
+        where = f"{self._objects.location}/{name}"
+        for _ in range(TAKE_OVER_TRIES):
+            found = self._objects.get(name)
+            manifest = None if found is None else decode(found.content, Manifest, where)
+            if manifest is None or found is None or self._owner is None:
+                return manifest
+            # From now on, a server that has not noticed yet that it has lost the archive cannot replace it.
+            taken = msgspec.structs.replace(manifest, generation=self._owner.generation, revision=manifest.revision + 1)
+            try:
+                self._objects.replace(name, encode(taken), found.version)
+            except ArchiveConflict:
+                continue
+            return manifest
+        raise ArchiveConflict(f"{where}: another server keeps changing it")
+
+    def _restore_segment(self, place: PartitionId, folder: str, start: int, pieces: list[Piece]) -> tuple[int, bool]:
+        """Returns the offset after the last message, and whether there are later ones that are not restored."""
+        entries = Index()
+        position = 0
+        for piece in pieces:
+            if piece.position != position:
+                raise ArchiveDamaged(
+                    f"{self._objects.location}/{manifest_name(place)}: the bytes from {position} to {piece.position} "
+                    f"of the segment {start} are in no piece"
+                )
+            position = piece.end
+            content = b"".join(self._content(place, piece.index))
+            known = indexes.decode(content, start)
+            if known is None or known[1] != piece.end:
+                raise ArchiveDamaged(
+                    f"{self._objects.location}/{partition_folder(place)}/{piece.index.name} is not an index of it"
+                )
+            entries.words.extend(known[0].words)
+        count, size, end = len(entries), position, pieces[-1].next
+        if self._to is not None:
+            count = next((i for i in range(len(entries)) if entries.timestamp(i) > self._to), count)
+        cut = count < len(entries)
+        if cut:
+            entries.keep(count)
+            size = entries.end_position(count - 1) if count else 0
+            end = entries.next_offset(count - 1) if count else start
+        path = log_file(folder, start)
+        if not self._is_complete(path, pieces, size):
+            self._write_parts(path, self._log_parts(place, pieces), size)
+        self._write(index_file(folder, start), indexes.encode(entries, start, size))
+        self._messages += sum(entries.count(i) for i in range(count))
+        self._bytes += size
+        return end, cut
+
+    def _is_complete(self, path: str, pieces: list[Piece], size: int) -> bool:
+        """Whether an earlier run has restored this log."""
+        if self._to is not None or not self._files.exists(path):
+            return False
+        handle = self._files.open_for_reading(path)
+        try:
+            if self._files.size(handle) != size:
+                return False
+            for piece in pieces:
+                hasher = xxhash.xxh3_64()
+                for start in range(piece.position, piece.end, 1 << 20):
+                    hasher.update(read_fully(self._files, handle, min(1 << 20, piece.end - start), start))
+                if hasher.hexdigest() != piece.log.xxh3:
+                    return False
+        finally:
+            self._files.close(handle)
+        return True
+
+    def _log_parts(self, place: PartitionId, pieces: list[Piece]) -> Iterator[bytes]:
+        for piece in pieces:
+            if piece.log.size != piece.end - piece.position:
+                raise ArchiveDamaged(
+                    f"{self._objects.location}/{manifest_name(place)}: {piece.log.name} has another size"
+                )
+            yield from self._content(place, piece.log)
+
+    def _content(self, place: PartitionId, blob: Blob) -> Iterator[bytes]:
+        """The content of an object. Raises ArchiveDamaged at its end if it is not what was recorded."""
+        yield from content_of(self._objects, f"{partition_folder(place)}/{blob.name}", blob)
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    def _write(self, path: str, content: bytes) -> None:
+        self._write_parts(path, iter((content,)), len(content))
+
+    def _write_parts(self, path: str, parts: Iterator[bytes], size: int) -> None:
+        """Writes the first `size` bytes; all parts are read, so that their checksum is checked."""
+        temporary = f"{path}.new"
+        handle = self._files.open_for_writing(temporary)
+        try:
+            self._files.truncate(handle, 0)
+            position = 0
+            for part in parts:
+                if (kept := part[: size - position]) and position < size:
+                    write_all(self._files, handle, [kept], position)
+                    position += len(kept)
+        finally:
+            self._files.close(handle)
+        self._files.rename(temporary, path)
+
+
+def content_of(objects: Objects, path: str, blob: Blob) -> Iterator[bytes]:
+    """The parts of an object. Raises ArchiveDamaged, at the latest after the last part, if it is not what was
+    recorded."""
+    size = objects.size(path)
+    if size != blob.size:
+        found = "it is missing" if size is None else f"it has {size} bytes"
+        raise ArchiveDamaged(f"{objects.location}/{path} has {blob.size} bytes according to the manifest, but {found}")
+    hasher = xxhash.xxh3_64()
+    for part in objects.parts(path, size):
+        hasher.update(part)
+        yield part
+    if hasher.hexdigest() != blob.xxh3:
+        raise ArchiveDamaged(
+            f"{objects.location}/{path} has the checksum {hasher.hexdigest()}, not {blob.xxh3} as in the manifest"
+        )
+
+
+def _plain(name: str) -> str:
+    """A name from the archive, which must not lead to another folder."""
+    if not name or "/" in name or name.startswith("."):
+        raise ArchiveDamaged(f"the archive names a file {name!r}, which cannot be part of a data folder")
+    return name

@@ -1,0 +1,181 @@
+"""The archive of a whole server: it is filled while clients send, and a new machine continues from it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.support.process import DEADLINE_S, Gateway, starting
+from tests.support.forked import Forked
+
+FROM_ARCHIVE = (
+    sys.executable,
+    "-c",
+    "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve', '--from-archive']))",
+)
+ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "a long password"}
+
+
+def settings(folder: Path, **more: str) -> dict[str, str]:
+    return {
+        **ROOT,
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_ENABLED": "true",
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_DISK_PATH": str(folder / "archive"),
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL": "20 ms",
+        **more,
+    }
+
+
+class Client:
+    """A signed-in client over HTTP."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._http = httpx.Client(base_url=f"http://{gateway.address()}", trust_env=False, timeout=DEADLINE_S)
+        login = self._http.post("/users/login", json={"username": "root", "password": "a long password"})
+        self._http.headers["authorization"] = f"Bearer {login.raise_for_status().json()['access_token']['token']}"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def create_topic(self) -> None:
+        self._http.post("/streams", json={"name": "s"}).raise_for_status()
+        body = {"name": "t", "partitions_count": 1, "compression_algorithm": "none", "message_expiry": 0}
+        self._http.post("/streams/s/topics", json=body).raise_for_status()
+
+    def send(self, *payloads: str) -> None:
+        body = {
+            "partitioning": {"kind": "partition_id", "value": "AAAAAA=="},
+            "messages": [{"id": 0, "payload": payload} for payload in payloads],
+        }
+        self._http.post("/streams/s/topics/t/messages", json=body).raise_for_status()
+
+    def poll(self, offset: int = 0) -> list[dict[str, Any]]:
+        query: dict[str, str | int] = {
+            "consumer_id": 1,
+            "partition_id": 0,
+            "kind": "offset",
+            "value": offset,
+            "count": 100,
+        }
+        found = self._http.get("/streams/s/topics/t/messages", params=query).raise_for_status().json()["messages"]
+        return [{"offset": each["header"]["offset"], "payload": each["payload"]} for each in found]
+
+    def metric(self, name: str) -> float:
+        text = self._http.get("/metrics").raise_for_status().text
+        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        assert found is not None, f"{name} is not in\n{text}"
+        return float(found[1])
+
+    def until_archived(self) -> None:
+        """Asks the server again and again until it has archived everything."""
+        while self.metric("whippet_archive_waiting_messages") or not self.metric("whippet_archive_healthy"):
+            pass
+
+    def problems(self) -> list[str]:
+        found: list[str] = self._http.get("/health/ready").raise_for_status().json()["problems"]
+        return found
+
+
+def whippet(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Runs a command line tool to its end."""
+    code = f"import sys; from whippet.app.cli.main import main; sys.exit(main({list(arguments)!r}))"
+    process = Forked(code, env={"IGGY_SYSTEM_PATH": str(folder / "data"), **variables}, cwd=folder)
+    assert process.stderr is not None
+    with process.stdin, process.stdout, process.stderr:
+        output = process.stdout.read() + process.stderr.read()
+    return process.wait(DEADLINE_S), output
+
+
+def test_a_lost_machine_is_replaced_from_the_archive(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    with starting(tmp_path / "data") as start:
+        with Client(old := start(**chosen)) as client:
+            client.create_topic()
+            client.send("YQ==", "Yg==")
+            client.until_archived()
+            assert client.problems() == []
+            assert client.metric("whippet_archive_uploaded_bytes_total") > 0
+        old.signal(signal.SIGKILL)
+        old.end()
+    shutil.rmtree(tmp_path / "data")
+    with starting(tmp_path / "data", FROM_ARCHIVE) as start:
+        new = start(**chosen)
+        new.line("restored 2 messages in 1 partitions.*seconds ago")
+        with Client(new) as client:
+            assert [each["payload"] for each in client.poll()] == ["YQ==", "Yg=="]
+            client.send("Yw==")
+            later = client.poll(2)
+            assert [each["payload"] for each in later] == ["Yw=="]
+            assert later[0]["offset"] > 1_000_000
+            assert client.metric("messages") == 3
+            client.until_archived()
+        new.signal(signal.SIGTERM)
+        assert new.end() == 0
+        again = start(**chosen)
+        again.line("is a data folder already")
+        with Client(again) as client:
+            assert len(client.poll()) == 3
+
+
+def test_an_archive_of_another_server_is_refused_at_the_start(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    with starting(tmp_path / "one") as start:
+        first = start(**chosen)
+        first.address()
+        first.signal(signal.SIGTERM)
+        assert first.end() == 0
+    with starting(tmp_path / "two") as start:
+        refused = start(**chosen)
+        assert refused.end() == 1
+        assert "is the archive of another data folder" in refused.refusal()
+
+
+def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED="true")
+    with starting(tmp_path / "data") as start:
+        with Client(server := start(**chosen)) as client:
+            client.create_topic()
+            client.send("YQ==", "Yg==")
+        server.signal(signal.SIGTERM)
+        assert server.end() == 0
+    code, output = whippet(tmp_path, "restore", str(tmp_path / "copy"), **chosen)
+    assert (code, "nothing is missing" in output) == (0, True), output
+    code, output = whippet(tmp_path, "check", str(tmp_path / "copy"), **chosen)
+    assert (code, "2 messages" in output) == (0, True), output
+    code, output = whippet(tmp_path, "restore", str(tmp_path / "copy"), **chosen)
+    assert (code, "is a data folder already" in output) == (2, True), output
+    code, output = whippet(tmp_path, "restore", "--to", "1970-01-01", str(tmp_path / "empty"), **chosen)
+    assert (code, "restored 0 messages" in output) == (0, True), output
+
+
+def test_an_archive_that_fails_shows_in_health_and_metrics(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(b"a file in the place of the folder")
+    with starting(tmp_path / "data") as start, Client(start(**settings(tmp_path))) as client:
+        client.create_topic()
+        client.send("YQ==")
+        assert client.metric("whippet_archive_healthy") == 0
+        assert client.metric("whippet_archive_failures_total") > 0
+        assert client.metric("whippet_archive_waiting_messages") == 1
+        assert client.problems() == ["archive: not everything was archived since the start; the log has the reason"]
+        assert len(client.poll()) == 1
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01"])
+def test_restore_refuses_what_is_not_a_time(tmp_path: Path, text: str) -> None:
+    code, output = whippet(tmp_path, "restore", "--to", text, str(tmp_path / "copy"))
+    assert (code, "is not a time such as" in output) == (2, True), output
+
+
+def test_from_archive_needs_an_archive(tmp_path: Path) -> None:
+    code, output = whippet(tmp_path, "serve", "--from-archive", **ROOT)
+    assert (code, "needs data_maintenance.archiver.enabled" in output) == (2, True), output
