@@ -19,6 +19,7 @@
     |-- StoreLocked           another process has the data folder open
     |-- UnsupportedFormat     the data folder was written by another format version
     |-- CatalogueError        a catalogue document is missing, unreadable or in the way
+    |-- BackupFailed          a data folder could not be copied
     `-- ArchiveError
         |-- ArchiveUnavailable  the archive could not be reached or used; may be tried again
         |-- ArchiveConflict     something else writes to the archive, or has continued it
@@ -177,6 +178,10 @@ class UnsupportedFormat(StorageError):
 
 class CatalogueError(StorageError):
     """A document or folder of the catalogue is missing, unreadable or in the way."""
+
+
+class BackupFailed(StorageError):
+    """The folder for the copy is not empty, or the original changes too fast."""
 
 
 class ArchiveError(StorageError):

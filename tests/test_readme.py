@@ -24,6 +24,7 @@ PAGES = (
     "certs/README.md",
     "deploy/README.md",
     "deploy/spark/README.md",
+    "docs/archive.md",
     "docs/compatibility.md",
     "docs/durability.md",
     "docs/http.md",

@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     Subcommand(
         ("check",), "whippet.app.cli.check", "read every message of a data folder or an archive and report damage"
     ),
+    Subcommand(("backup",), "whippet.app.cli.backup", "copy a data folder, also while a server has it open"),
     Subcommand(("restore",), "whippet.app.cli.restore", "make a data folder from the archive"),
     Subcommand(
         ("root-password",),

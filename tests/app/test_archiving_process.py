@@ -152,10 +152,28 @@ def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
     assert (code, "nothing is missing" in output) == (0, True), output
     code, output = whippet(tmp_path, "check", str(tmp_path / "copy"), **chosen)
     assert (code, "2 messages" in output) == (0, True), output
+    for arguments in (["--archive"], [str(tmp_path / "archive")]):
+        code, output = whippet(tmp_path, "check", *arguments, **chosen)
+        assert (code, "2 messages" in output) == (0, True), output
     code, output = whippet(tmp_path, "restore", str(tmp_path / "copy"), **chosen)
     assert (code, "is a data folder already" in output) == (2, True), output
     code, output = whippet(tmp_path, "restore", "--to", "1970-01-01", str(tmp_path / "empty"), **chosen)
     assert (code, "restored 0 messages" in output) == (0, True), output
+
+
+def test_backup_copies_the_folder_of_a_running_server(tmp_path: Path) -> None:
+    with starting(tmp_path / "data") as start, Client(start(**ROOT)) as client:
+        client.create_topic()
+        client.send("YQ==", "Yg==")
+        code, output = whippet(tmp_path, "backup", str(tmp_path / "copy"))
+        assert (code, "copied 1 partitions" in output) == (0, True), output
+        code, output = whippet(tmp_path, "backup", str(tmp_path / "copy"))
+        assert (code, "is not empty" in output) == (2, True), output
+        client.send("Yw==")
+    code, output = whippet(tmp_path, "check", str(tmp_path / "copy"))
+    assert (code, "2 messages" in output) == (0, True), output
+    code, output = whippet(tmp_path, "backup", "--source", str(tmp_path / "none"), str(tmp_path / "other"))
+    assert (code, "not a data folder" in output) == (2, True), output
 
 
 def test_an_archive_that_fails_shows_in_health_and_metrics(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
         "producers_max": 1000,
         "producer_answers_max": 16,
         "write_retry_s": 1.0,
+        "archive": None,
     }
 
 
