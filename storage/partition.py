@@ -274,7 +274,7 @@ class Partition:
 
     async def _again(self, record: Record, level: Durability) -> Appended:
         """Returns an earlier result once its messages have reached the durability requested now."""
-        if record.next_offset > (0, self.written, self.synced)[level] and level is not Durability.MEMORY:
+        if record.next_offset > self._pipeline.reached(level):
             await self._pipeline.all_reached(level)
         return Appended(record.base_offset, record.messages, record.timestamp, level, repeated=True)
 
@@ -568,7 +568,6 @@ class Partition:
                 # What is under way has to reach the files before they are closed; later it would create some again.
                 pipeline.hand_over()
             pipeline.failed = closed = PartitionClosed(f"{self.place}: {reason}")
-            pipeline.stop_retrying()
             try:
                 await self._pipeline.call(log.close if keep and problem is None else log.forget)
             except OSError as error:

@@ -590,7 +590,3 @@ class WritePipeline:
         self.advance()
         if self._gathered or self._offsets.due:
             self.schedule_hand_over()
-
-    def stop_retrying(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.numbered_sends import by, contents, files_of, place
+from tests.storage.support.partitions import BUFFERED, WRITTEN
 from tests.storage.support.world import SlowDisk, partition_in, reached, settled, texts
 from whippet.storage import producer_file
 from whippet.storage.errors import ProducerFenced, SequenceForgotten, SequencePassed
@@ -108,6 +109,27 @@ async def test_a_repeated_send_at_a_higher_level_waits_until_that_level_is_reach
 
 
 # ------------------------------------------------------------------------------------------------ order, epochs, bounds
+
+
+@pytest.mark.parametrize("level", [Durability.MEMORY, WRITTEN])
+async def test_a_repeated_send_that_has_reached_its_level_does_not_wait_for_later_ones(
+    tmp_path: Path, level: Durability
+) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk, **{**BUFFERED, "durability": level}) as partition:
+        first = await partition.append_once(texts("a"), by(1))
+        disk.stop()
+        later = asyncio.create_task(partition.append(texts("b"), WRITTEN))
+        await settled()
+        again = asyncio.create_task(partition.append_once(texts("a"), by(1)))
+        asked = asyncio.create_task(partition.result_of(by(1)))
+        await settled()
+        assert (again.done(), asked.done()) == (True, True)
+        for answer in (again.result(), asked.result()):
+            assert answer is not None
+            assert (answer.base_offset, answer.repeated, answer.durability) == (first.base_offset, True, level)
+        disk.go()
+        await later
 
 
 async def test_sequences_may_have_gaps(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.storage.support.world import opened, partition_in, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
 from whippet.storage import consumer_offsets
-from whippet.storage.errors import InvalidOffset, TooManyOffsets, WriteFailed
+from whippet.storage.errors import InvalidOffset, PartitionFailed, TooManyOffsets, WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
@@ -240,3 +240,33 @@ async def test_the_offset_of_an_external_group_is_kept_unchanged_and_does_not_st
         assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == 1_000_000
         assert partition.offset_of(Kind.GROUP, 1) is None
         assert partition.lowest_consumer_offset is None
+
+
+class FailingSyncs(Files):
+    """A disk whose next sync of a log fails."""
+
+    failing = False
+
+    def sync(self, handle: int) -> None:
+        if self.failing:
+            self.failing = False
+            raise OSError(5, "I/O error")
+        super().sync(handle)
+
+
+async def test_offsets_in_an_empty_partition_outlive_that_it_is_reopened(tmp_path: Path) -> None:
+    disk = FailingSyncs()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        for offset in range(1, 4):
+            await partition.store_offset(Kind.EXTERNAL_GROUP, 1, offset)
+            disk.failing = True
+            with pytest.raises(PartitionFailed):
+                await partition.flush(sync=True)
+            assert partition.needs_saver
+            await store.save()
+            assert (partition.failed, partition.emptied) == (None, 0)
+            assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == offset
+    async with opened(tmp_path) as store:
+        (partition,) = store.partitions_of(0, 0)
+        assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == 3

@@ -283,3 +283,4 @@ async def test_reading_through_many_segments_leaves_none_of_them_open(tmp_path: 
             assert found.next_offset == offset + 1
             offset = found.next_offset
         assert len(disk.open) <= before + 1
+    assert not disk.open

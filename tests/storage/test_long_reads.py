@@ -187,12 +187,14 @@ class Counting(Files):
         self.open = 0
 
     def open_for_reading(self, path: str) -> int:
+        handle = super().open_for_reading(path)
         self.open += 1
-        return super().open_for_reading(path)
+        return handle
 
     def open_for_writing(self, path: str) -> int:
+        handle = super().open_for_writing(path)
         self.open += 1
-        return super().open_for_writing(path)
+        return handle
 
     def close(self, handle: int) -> None:
         self.open -= 1
@@ -233,6 +235,17 @@ async def test_a_file_of_a_long_read_is_closed_once_it_is_read(tmp_path: Path, m
             opened.append(files.open)
         assert opened[-1] == opened[0] - len(SHAPES)
         assert len(set(opened)) == len(SHAPES) + 1
+
+
+async def test_a_long_read_that_is_dropped_after_the_store_is_closed_closes_its_files(tmp_path: Path) -> None:
+    files = Counting()
+    async with partition_in(tmp_path, files=files, tail_bytes_max=0, segment_bytes=1) as partition:
+        await fill(partition)
+        long = await long_read(partition, 0, 1000)
+    assert files.open == len(SHAPES)
+    del long
+    gc.collect()
+    assert files.open == 0
 
 
 async def test_a_long_read_is_refused_while_others_have_too_many_files_open(tmp_path: Path) -> None:

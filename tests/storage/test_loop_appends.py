@@ -56,6 +56,24 @@ async def test_a_small_batch_is_in_the_file_when_the_append_returns_without_a_tu
         assert partition.size_bytes == before + len(batch)
 
 
+async def test_the_first_batch_of_every_turn_is_written_at_once_whoever_sends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_pipeline, "perf_counter", lambda: 0.0)
+    async with partition_in(tmp_path) as partition:
+
+        async def append() -> None:
+            append = partition.append(texts("x"))
+            with pytest.raises(StopIteration):
+                append.send(None)
+
+        await partition.append(texts("first"))
+        for turn in range(1, 4):
+            await settled()
+            await asyncio.create_task(append())
+            assert partition.written == 1 + turn
+
+
 async def test_a_reader_that_waits_is_woken_by_an_append_on_the_loop(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))
@@ -234,8 +252,10 @@ async def test_after_a_slow_write_the_shard_writes_for_a_second(
         shard = partition._pipeline._shard
         assert (shard.loop_writes, shard.slow_loop_writes) == (2, 1)
         took = 0.0
-        for passed, on_loop in ((0.0, 2), (0.9 * REST_SECONDS, 2), (0.2 * REST_SECONDS, 3)):
-            now += passed
+        until = partition._pipeline._rests_until
+        assert now < until <= now + REST_SECONDS
+        for moment, on_loop in ((now, 2), (now + 0.9 * REST_SECONDS, 2), (until, 3)):
+            now = moment
             await partition.append(texts("later"))
             assert shard.loop_writes == on_loop
 
@@ -384,7 +404,9 @@ async def test_what_several_clients_send_in_one_turn_is_written_together_and_so_
         assert disk.batches == [1, 3, 3]
         now = CROWDED_SECONDS
         for _ in range(2):
-            await partition.append(texts("later"))
+            append = partition.append(texts("later"))
+            with pytest.raises(StopIteration):
+                append.send(None)
             await settled()
         assert disk.batches == [1, 3, 3, 1, 1]
         assert (written_by_loop(partition), written_by_shard(partition)) == (9, before)

@@ -97,6 +97,17 @@ async def test_a_batch_that_exceeds_a_limit_is_refused_with_the_name_of_the_sett
             await partition.append(sized(1, 11))
 
 
+async def test_a_batch_that_was_checked_may_have_the_size_of_the_limit_and_no_more(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, batch_bytes_max=len(sized(1, 10))) as partition:
+        for size in (9, 10):
+            batch = sized(1, size)
+            await partition.append(batch, checked=batches.check(batch))
+        batch = sized(1, 11)
+        with pytest.raises(InvalidBatch, match=r"system\.limits\.batch_bytes = 314"):
+            await partition.append(batch, checked=batches.check(batch))
+        assert partition.appended == 2
+
+
 @pytest.mark.parametrize("steps", [(0, -5, 3, -1, 10), (-1, -1, -1, -1, -1)])
 async def test_no_message_gets_an_earlier_time_when_the_clock_goes_backwards(
     tmp_path: Path, steps: Sequence[int]
@@ -216,10 +227,12 @@ Act = Callable[[Partition], Any]
 USES: dict[str, Act] = {
     "append": lambda partition: partition.append(texts("a")),
     "read": lambda partition: partition.read(0, 1),
+    "read_long": lambda partition: partition.read_long(0, 1, 1000),
     "read_last": lambda partition: partition.read_last(1),
     "read_from_time": lambda partition: partition.read_from_time(0, 1),
     "offset_at": lambda partition: partition.offset_at(0),
     "until": lambda partition: partition.until(10),
+    "readable_at": lambda partition: partition.readable_at(10),
     "flush": lambda partition: partition.flush(sync=True),
     "store_offset": lambda partition: partition.store_offset(CONSUMER, 1, 0),
     "delete_offset": lambda partition: partition.delete_offset(CONSUMER, 1),

@@ -110,6 +110,18 @@ async def test_a_stopped_shard_refuses_calls() -> None:
         await shard.call(lambda: 6)
 
 
+async def test_the_event_loop_goes_on_while_a_shard_finishes_its_work_to_stop() -> None:
+    shard = Shard(0, Files(), StoreOptions(path=""), asyncio.get_running_loop())
+    going = threading.Event()
+    last = shard.call(lambda: going.wait(HANGS_S))
+    stop = asyncio.create_task(shard.stop())
+    await settled()
+    assert (last.done(), stop.done()) == (False, False)
+    going.set()
+    await stop
+    assert await last
+
+
 async def test_a_shard_works_even_if_its_core_does_not_exist(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -20,6 +20,7 @@ from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.segment import Damage
 from whippet.storage.store import Store
+from whippet.storage.tail import OBJECT_BYTES
 
 
 async def test_a_new_folder_has_a_format_file(tmp_path: Path) -> None:
@@ -265,6 +266,33 @@ async def test_bytes_accepted_and_not_yet_written_are_counted(tmp_path: Path) ->
             assert store.unflushed_bytes == times * len(batch)
         await partition.flush()
         assert store.unflushed_bytes == 0
+
+
+async def test_bytes_that_are_written_and_still_in_memory_are_counted(tmp_path: Path) -> None:
+    size = len(sized(1, 1000)) + OBJECT_BYTES
+    async with opened(tmp_path, tail_bytes_max=2 * size) as store:
+        first, second = await with_topic(store, 2)
+        for partition, expected in ((first, 1), (second, 2), (first, 2)):
+            await partition.append(sized(1, 1000))
+            assert store.tail_bytes == expected * size
+        await store.remove_topic(0, 0)
+        assert store.tail_bytes == 0
+
+
+async def test_reserved_numbers_are_known_after_a_restart_and_a_document_that_is_damaged_is_named(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        assert store.numbers_reserved == 0
+        await store.reserve_numbers(5000)
+        assert store.numbers_reserved == 5000
+    async with opened(tmp_path) as store:
+        assert (store.numbers_reserved, store.problems) == (5000, [])
+    (tmp_path / "numbers.json").write_text("{}")
+    async with opened(tmp_path) as store:
+        assert store.numbers_reserved == 0
+        (problem,) = store.problems
+        assert problem.startswith(f"{tmp_path}/numbers.json: cannot be used")
 
 
 async def test_a_start_that_fails_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:

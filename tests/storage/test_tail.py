@@ -208,11 +208,12 @@ def test_a_released_tail_no_longer_counts() -> None:
 def test_releasing_a_tail_drops_only_its_written_batches() -> None:
     size = len(entry(0, 1).batch)
     budget = TailBudget(10**6)
-    tail = filled(1, 1, 1)
-    for _ in range(2):
-        budget.admit(tail, size)
+    tail, other = filled(1, 1, 1), filled(1, 1, 1)
+    for each in (tail, other, tail):
+        budget.admit(each, size)
     budget.release(tail)
-    assert (tail.first_offset, len(tail), budget.used) == (2, 1, 0)
+    assert (tail.first_offset, len(tail), budget.used) == (2, 1, size + OBJECT_BYTES)
+    assert len(other) == 3
 
 
 async def test_every_waiter_for_a_full_budget_wakes_once_it_has_room() -> None:

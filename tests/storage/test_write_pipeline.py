@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,11 @@ from tests.storage.support.world import (
     texts,
     with_topic,
 )
-from whippet.storage.errors import InvalidOffset, PartitionClosed, WriteFailed
+from tests.support.running import HANGS_S
+from whippet.storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import Durability
+from whippet.storage.partition import Partition
 from whippet.storage.shard import WriteItem
 
 # -------------------------------------------------------------------------------------------------------- level: memory
@@ -345,7 +349,117 @@ async def test_an_append_that_waits_for_room_is_refused_if_the_partition_is_remo
             assert written == list(range(len(written)))
 
 
+# ------------------------------------------------------------------------------------------------- what failures leave
+
+
+class Unsynced(Files):
+    """A disk whose syncs fail."""
+
+    failure: Exception | None = None
+
+    def sync(self, handle: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        super().sync(handle)
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["a flush", "an append"])
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (OSError(5, "Input/output error"), r"\(Input/output error\)"),
+        (OSError("it has no number"), r"\(OSError\('it has no number'\)\)"),
+        (ZeroDivisionError("a defect"), r"ZeroDivisionError\('a defect'\)|a defect"),
+    ],
+)
+async def test_a_failed_sync_is_reported_with_its_reason(
+    tmp_path: Path, failure: Exception, reason: str, append: bool
+) -> None:
+    disk = Unsynced()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        disk.failure = failure
+        with pytest.raises(PartitionFailed if append or isinstance(failure, OSError) else type(failure), match=reason):
+            await (partition.append(texts("b"), SYNCED) if append else partition.flush(sync=True))
+        disk.failure = None
+        await store.save()
+        assert partition.failed is None
+
+
+async def test_after_a_failed_sync_the_saver_is_needed_until_offsets_are_synced_as_well(tmp_path: Path) -> None:
+    disk = Unsynced()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        await partition.store_offset(CONSUMER, 1, 0)
+        disk.failure = OSError(5, "Input/output error")
+        with pytest.raises(PartitionFailed):
+            await partition.flush(sync=True)
+        disk.failure = None
+        await store.reopen(partition)
+        assert progress(partition) == (1, 1, 1)
+        assert partition.needs_saver
+        await store.save()
+        assert not partition.needs_saver
+
+
 # -------------------------------------------------------------------------------------------------------------- closing
+
+
+async def test_a_removed_partition_does_not_stay_in_memory(tmp_path: Path) -> None:
+    def partitions() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Partition) for thing in gc.get_objects())
+
+    before = partitions()
+    async with opened(tmp_path, **BUFFERED) as store:
+        for partition in await with_topic(store, 3):
+            await partition.append(texts("a"))
+            await partition.store_offset(CONSUMER, 1, 0)
+            await partition.flush()
+            await partition.append(texts("b"))
+        del partition
+        assert partitions() == before + 3
+        await store.remove_topic(0, 0)
+        assert partitions() == before
+
+
+class SlowSyncs(Files):
+    """A disk whose syncs of logs wait while it is stopped."""
+
+    def __init__(self) -> None:
+        self.reached, self.going = threading.Event(), threading.Event()
+        self.going.set()
+
+    def stop(self) -> None:
+        self.reached.clear()
+        self.going.clear()
+
+    def sync(self, handle: int) -> None:
+        self.reached.set()
+        assert self.going.wait(HANGS_S)
+        super().sync(handle)
+
+
+async def test_the_result_of_a_brief_call_does_not_wait_for_a_sync_that_follows_it(tmp_path: Path) -> None:
+    disk = SlowSyncs()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        disk.stop()
+        (shard,) = store.shards
+        going = threading.Event()
+        first = shard.call(lambda: going.wait(HANGS_S))
+        brief = shard.call(int, brief=True)
+        flush = asyncio.create_task(partition.flush(sync=True))
+        await settled()
+        going.set()
+        await reached(disk.reached)
+        await settled()
+        assert (first.done(), brief.done(), flush.done()) == (True, True, False)
+        disk.going.set()
+        assert await flush is SYNCED
 
 
 async def test_small_batches_of_one_turn_go_to_the_disk_together(
