@@ -476,6 +476,7 @@ _OF_FAULT = {
 
 _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
     (storage_errors.TopicFull, Code.TOPIC_FULL),
+    (storage_errors.ArchiveBehind, Code.TOPIC_FULL),
     (storage_errors.InvalidOffset, Code.INVALID_OFFSET),
     (storage_errors.TooManyOffsets, Code.TOO_MANY_CONSUMER_OFFSETS),
     (storage_errors.InvalidProducer, Code.INVALID_PRODUCER),

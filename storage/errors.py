@@ -3,6 +3,7 @@
     StorageError
     |-- InvalidBatch          the caller's bytes are not a batch; names the rule and the message
     |-- TopicFull             a topic that deletes nothing has no room for a batch
+    |-- ArchiveBehind         too much waits for the archive, and there is a limit for that
     |-- InvalidOffset         a consumer offset that the partition does not have
     |-- TooManyOffsets        a new consumer's offset, when as many as are allowed have stored one
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
@@ -77,6 +78,10 @@ class TopicFull(StorageError):
             f"topic {topic!r} of stream {stream!r} is full: it has {size_bytes} bytes, its max_topic_size is "
             f"{max_bytes} bytes, and {more_bytes} more would exceed that (system.topic.delete_oldest_segments is false)"
         )
+
+
+class ArchiveBehind(StorageError):
+    """More bytes are only on this machine than the operator allows."""
 
 
 class InvalidOffset(StorageError):

@@ -48,6 +48,8 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The pause between two rounds of the archiver, and so about the most that the loss of the machine costs."""
     bytes_per_second: int = 0
     """The most that is sent in a second, on average; 0: no limit."""
+    local_limit_bytes: int | None = None
+    """How many bytes may wait for the archive before messages are refused; None: no limit."""
     protects_expired: bool = False
     """Whether retention deletes only what is in the archive."""
 

@@ -23,7 +23,7 @@ from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
 from whippet.storage.data_folder import DataFolder
 from whippet.storage.documents import FIRST_INCARNATION, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
-from whippet.storage.errors import CatalogueError, PartitionFailed, StorageError, TopicFull
+from whippet.storage.errors import ArchiveBehind, CatalogueError, PartitionFailed, StorageError, TopicFull
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout, PartitionId
 from whippet.storage.log import Log
@@ -91,6 +91,8 @@ class Store:
         bounds = Bounds(options.producers_max, options.producer_answers_max)
         self.archived_before: Callable[[PartitionId], int] | None = None
         """Set if retention may delete only what is archived: returns the offset before which that is so."""
+        self.archive_behind: ArchiveBehind | None = None
+        """Set while messages are refused because too much waits for the archive."""
         self.opener = PartitionOpener(
             files, self.layout, bounds, options.validate_checksum, self._settings_of, self._report, self._note
         )
@@ -107,7 +109,7 @@ class Store:
             clock=clock,
             loop=loop,
             created_at=0,
-            check_room=None if options.delete_oldest_segments else self._check_room,
+            check_room=self._check_room if self._limits_room else None,
         )
 
     # ------------------------------------------------------------------------------------------------- opening, closing
@@ -242,6 +244,13 @@ class Store:
         if self._folder.is_locked:
             await self.shards[0].call(lambda: self._folder.leave(all_is_synced=all_is_synced))
         await self.shards[0].stop()
+
+    @property
+    def _limits_room(self) -> bool:
+        archive = self.options.archive
+        return not self.options.delete_oldest_segments or (
+            archive is not None and archive.local_limit_bytes is not None
+        )
 
     @property
     def identity(self) -> str:
@@ -411,9 +420,11 @@ class Store:
 
     def _check_room(self, place: PartitionId, more_bytes: int) -> None:
         """Called in the same turn of the event loop as the append, so no other append can take the room in between."""
+        if self.archive_behind is not None:
+            raise self.archive_behind
         stream = self.streams[place.stream]
         document = stream.topics[place.topic].document
-        if document.max_topic_size in (0, UNLIMITED):
+        if self.options.delete_oldest_segments or document.max_topic_size in (0, UNLIMITED):
             return
         size = sum(partition.size_bytes for partition in self.partitions_of(place.stream, place.topic))
         if size + more_bytes > document.max_topic_size:

@@ -17,6 +17,7 @@ from whippet.app.config.listeners import (
     Http,
     Metrics,
     Name,
+    OptionalBytes,
     Quic,
     Seconds,
     Tcp,
@@ -105,6 +106,9 @@ class Archiver(Section, frozen=True):
     """Pause between two rounds, so about the most that the loss of the machine costs; not set: 60 s."""
     bandwidth: Bytes = 0
     """Bytes that are sent in a second, at most and on average; 0: no limit."""
+    local_limit: OptionalBytes = None
+    """Bytes that may wait for the archive; while there are more, messages are refused (error 3009). Not set: producers
+    never notice the archive."""
     request_timeout: Period = 30.0
     """Time after which a request to a bucket has failed. A request moves at most 8 MiB."""
     disk: DiskArchive = DiskArchive()

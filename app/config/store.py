@@ -75,5 +75,6 @@ def archive_options(config: Config) -> ArchiveOptions:
         request_timeout_s=archiver.request_timeout,
         interval_s=60.0 if archiver.interval is None else archiver.interval,
         bytes_per_second=archiver.bandwidth,
+        local_limit_bytes=archiver.local_limit,
         protects_expired=config.system.segment.archive_expired,
     )

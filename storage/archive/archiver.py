@@ -24,7 +24,7 @@ from whippet.storage.archive.pacing import Pacer
 from whippet.storage.archive.partition_archive import Known, PartitionArchive
 from whippet.storage.archive.uploads import SegmentGone, Uploader
 from whippet.storage.archive.views import view_of
-from whippet.storage.errors import ArchiveConflict, ArchiveError, PartitionClosed, StorageError
+from whippet.storage.errors import ArchiveBehind, ArchiveConflict, ArchiveError, PartitionClosed, StorageError
 from whippet.storage.files import Files
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
@@ -42,6 +42,8 @@ FAILURES_MAX = 3
 """After so many failures in a row, a round is over: most likely the archive cannot be reached."""
 RETRY_S = 1.0
 """The pause after a failed round. It doubles with each further one, up to the interval."""
+WATCH_S = 1.0
+"""How often the bytes that wait for the archive are compared with their limit, if there is one."""
 START_S = 15.0
 """How long a start waits for the archive. If that is not enough, the server starts, and the archiver tries again."""
 
@@ -83,6 +85,7 @@ class Archiver:
         self._emptied: dict[PartitionId, int] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
         self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         if options.protects_expired:
             store.archived_before = self.covered
 
@@ -100,6 +103,8 @@ class Archiver:
         except (ArchiveError, TimeoutError, OSError) as error:
             self._failed(str(error) or f"the archive has not answered for {START_S:.0f} seconds")
         self._task = asyncio.create_task(self._run(), name="archiver")
+        if self.options.local_limit_bytes is not None:
+            self._watch = asyncio.create_task(self._watch_limit(self.options.local_limit_bytes), name="archive limit")
 
     async def _claim(self) -> Claimed:
         def claim() -> Claimed:
@@ -120,9 +125,10 @@ class Archiver:
 
     async def stop(self, *, seconds: float) -> None:
         """Archives what is new, as far as there is time for it, and ends the threads."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(seconds):
                 if self._task is not None and not self.refused and await self.round() and self._claimed is not None:
@@ -149,6 +155,25 @@ class Archiver:
                 _log.exception("the archiver met a defect; it will run again")
                 self._failed("the archiver met a defect, which is in the log")
                 failed += 1
+
+    async def _watch_limit(self, limit: int) -> None:
+        while True:
+            self.apply_limit(limit)
+            await asyncio.sleep(WATCH_S)
+
+    def apply_limit(self, limit: int) -> None:
+        """Refuses messages while more bytes wait for the archive than are allowed."""
+        waiting, was, now = self.waiting_bytes, self._store.archive_behind, None
+        if waiting >= limit:
+            now = ArchiveBehind(
+                f"messages are refused because {waiting} bytes are not archived yet, and "
+                f"data_maintenance.archiver.local_limit is {limit} bytes; the log has the archiver's problem"
+            )
+        self._store.archive_behind = now
+        if was is None and now is not None:
+            _log.error("archive: %s", now)
+        elif was is not None and now is None:
+            _log.info("archive: messages are accepted again")
 
     # ----------------------------------------------------------------------------------------------------------- rounds
 
@@ -303,6 +328,15 @@ class Archiver:
     @property
     def uploaded_bytes(self) -> int:
         return 0 if self._claimed is None else self._claimed.uploader.bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of logs that are not in the archive yet."""
+        waiting = 0
+        for place, partition in self._store.partitions.items():
+            known = self.known.get(place)
+            waiting += max(partition.size_bytes - (0 if known is None else known.local_bytes), 0)
+        return waiting
 
     @property
     def waiting_messages(self) -> int:

@@ -56,6 +56,8 @@ class Known(NamedTuple):
     """All closed segments that end at or before this offset are in the archive completely."""
     next_offset: int
     """After the last message in the archive."""
+    local_bytes: int
+    """Bytes of the local log that are in the archive."""
 
 
 class PartitionArchive:
@@ -309,7 +311,8 @@ class PartitionArchive:
                 break
             covered = segment.next_offset
         known = {start: extents(pieces) for start, pieces in self._pieces.items()}
-        return Known(known, covered, manifest.pieces[-1].next if manifest.pieces else 0)
+        local = sum(known[segment.start][-1].end for segment in view.segments if segment.start in known)
+        return Known(known, covered, manifest.pieces[-1].next if manifest.pieces else 0, local)
 
 
 def by_segment(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import random
 import re
 import shutil
 import signal
@@ -14,6 +16,7 @@ import pytest
 
 from tests.app.support.process import DEADLINE_S, Gateway, starting
 from tests.support.forked import Forked
+from tests.support.sizes import sized
 
 FROM_ARCHIVE = (
     sys.executable,
@@ -31,6 +34,11 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
         "IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL": "20 ms",
         **more,
     }
+
+
+def numbered(number: int) -> str:
+    """A payload of one message, as JSON has it."""
+    return base64.b64encode(f"message {number}".encode()).decode()
 
 
 class Client:
@@ -125,6 +133,41 @@ def test_a_lost_machine_is_replaced_from_the_archive(tmp_path: Path) -> None:
         again.line("is a data folder already")
         with Client(again) as client:
             assert len(client.poll()) == 3
+
+
+@sized("kills", 4, long=60)
+def test_servers_that_are_killed_again_and_again_leave_an_archive_without_gaps(tmp_path: Path, kills: int) -> None:
+    chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_SIZE="4 KiB", IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL="1 ms")
+    sends, sent, archived = random.Random(kills), 0, 0
+    for round_number in range(kills):
+        with starting(tmp_path / "data") as start, Client(server := start(**chosen)) as client:
+            if not round_number:
+                client.create_topic()
+            for _ in range(sends.randrange(5, 60)):
+                client.send(numbered(sent))
+                sent += 1
+            server.signal(signal.SIGKILL)
+            server.end()
+    with starting(tmp_path / "data") as start, Client(server := start(**chosen)) as client:
+        client.until_archived()
+        archived = sent
+        for _ in range(30):
+            client.send(numbered(sent))
+            sent += 1
+        server.signal(signal.SIGKILL)
+        server.end()
+    shutil.rmtree(tmp_path / "data")
+    with starting(tmp_path / "data", FROM_ARCHIVE) as start, Client(start(**chosen)) as client:
+        found: list[str] = []
+        offsets: list[int] = []
+        while page := client.poll(offsets[-1] + 1 if offsets else 0):
+            found += [each["payload"] for each in page]
+            offsets += [each["offset"] for each in page]
+        assert found == [numbered(number) for number in range(len(found))]
+        assert archived <= len(found) <= sent
+        client.send(numbered(sent))
+        (last,) = client.poll(len(found))
+        assert last["offset"] >= sent
 
 
 def test_an_archive_of_another_server_is_refused_at_the_start(tmp_path: Path) -> None:

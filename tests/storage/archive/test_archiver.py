@@ -7,15 +7,20 @@ import threading
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.storage.archive.support.archives import Flaky, archived, archiver_of, restore, unavailable
 from tests.storage.support.world import offsets, opened, payloads, settled, sized, texts, with_topic
 from tests.support.running import HANGS_S
+from whippet.storage.archive.archiver import Archiver
 from whippet.storage.archive.documents import CATALOGUE, ROUND, Catalogue, Manifest, manifest_name
 from whippet.storage.archive.objects import Objects
 from whippet.storage.documents import TopicDocument
+from whippet.storage.errors import ArchiveBehind
+from whippet.storage.files import Files
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
+from whippet.storage.options import ArchiveOptions
 from whippet.storage.partition import Partition
 
 PLACE = PartitionId(0, 0, 0)
@@ -389,3 +394,29 @@ async def test_the_archiver_runs_by_itself_at_its_interval(tmp_path: Path) -> No
         assert await asyncio.to_thread(done.wait, HANGS_S)
         await archiver.stop(seconds=HANGS_S)
         assert manifest(archive).next_offset == 8
+
+
+async def test_messages_are_refused_while_too_much_waits_for_the_archive_if_there_is_a_limit(tmp_path: Path) -> None:
+    options = ArchiveOptions(path=str(tmp_path / "archive"), local_limit_bytes=1000, interval_s=1e6)
+    async with opened(tmp_path / "data", archive=options, segment_bytes=1024) as store:
+        archive = Flaky(tmp_path / "archive")
+        archiver = Archiver(store, options, Files(), archive)
+        await archiver.start()
+        (partition,) = await with_topic(store)
+        await fill(partition, 2)
+        archiver.apply_limit(1000)
+        await fill(partition, 1)
+        archiver.apply_limit(1000)
+        with pytest.raises(ArchiveBehind, match=r"1212 bytes .*local_limit is 1000 bytes"):
+            await fill(partition, 1)
+        assert await archiver.round()
+        archiver.apply_limit(1000)
+        await fill(partition, 1)
+        archiver.apply_limit(1000)
+        assert archiver.waiting_bytes == 404
+        assert await archiver.round()
+        assert archiver.waiting_bytes == 0
+        await store.delete_segments(partition, 1)
+        assert archiver.waiting_bytes == 0
+        archiver.refused = True
+        await archiver.stop(seconds=HANGS_S)
