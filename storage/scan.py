@@ -134,13 +134,15 @@ def _end_of_damaged(window: Window, position: int, partition_id: int, offset: in
     named = batches.header(head)
     zeros = bytes(head[batches.RESERVED_AT :]).count(0)
     expected = (named.partition_id, named.base_offset) == (partition_id, offset)
-    if named.length <= batches.HEADER_BYTES or not (expected or (zeros >= len(_ZEROS) - 1 and named.message_count)):
+    if not (expected or (zeros >= len(_ZEROS) - 1 and named.message_count)):
         # This does not even resemble a header, so nothing in it is of use.
         return position + 1
     good, end = _good_frames(window, position + batches.HEADER_BYTES)
     claimed = position + named.length
     if good and (good >= named.message_count or claimed <= end):
         return end
+    if named.length <= batches.HEADER_BYTES:
+        return position + 1
     return claimed if claimed <= window.size else None
 
 

@@ -233,6 +233,10 @@ async def test_a_read_reads_from_the_disk_only_the_batches_that_it_returns(tmp_p
                 assert offsets(await partition.read(first, count)) == list(range(first, first + count))
                 batches = (first + count - 1) // 2 - first // 2 + 1
                 assert disk.log_bytes == [batches * len(batch)]
+        for fitting in (1, 2, 3):
+            disk.log_bytes.clear()
+            assert len(offsets(await partition.read(4, 9, fitting * len(batch)))) == 2 * fitting
+            assert disk.log_bytes == [fitting * len(batch)]
 
 
 class Full(Files):

@@ -21,7 +21,9 @@ from tests.storage.support.operations import (
     write,
 )
 from tests.storage.support.segments import START_TIME, Opened, open_log, read_log
+from whippet.storage.files import read_all
 from whippet.storage.log import LogState
+from whippet.storage.producer_file import RECORD
 from whippet.storage.producers import Producer, Record
 
 CHANGES = ("remove", "rename", "sync", "sync_folder")
@@ -71,6 +73,16 @@ def test_several_segments_are_deleted_after_their_deletion_is_recorded(disk: Sim
         ("sync_folder", "d"),
     ]
     assert opened.log.state == LogState(first_offset=6, segments=2, size_bytes=4 * BATCH_BYTES, batches=4)
+    opened.close()
+
+
+def test_names_that_were_synced_before_a_deletion_are_not_synced_again(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk, segment_bytes=BATCH_BYTES)
+    assert write(opened.log, 0, 0, 0) is None
+    assert opened.log.trim(2) == 2
+    done(disk)
+    opened.log.sync()
+    assert done(disk, *CHANGES) == [("sync", log_name(2)), ("sync", log_name(3))]
     opened.close()
 
 
@@ -187,6 +199,7 @@ def test_a_purge_leaves_an_empty_log_as_a_new_one(disk: SimulatedDisk) -> None:
     assert log.write([entry(0)], [wrong], sync=False) is None
     assert (disk.exists(f"{FOLDER}/producers"), len(read_log(log))) == (True, 1)
     opened.abandon()
+    assert len(read_all(disk, f"{FOLDER}/producers")) == RECORD.size
     again = open_log(FOLDER, files=disk)
     assert again.log.load_records() == []
     assert again.damage == []

@@ -23,7 +23,7 @@ from tests.storage.support.operations import (
 from tests.storage.support.segments import START_TIME, append, messages_in, open_log, read_log
 from whippet.storage import batch as batches
 from whippet.storage.files import BUFFERS_PER_WRITE
-from whippet.storage.log import LOOP_READ_BYTES_MAX, Log, LogState
+from whippet.storage.log import Log, LogState
 from whippet.storage.producers import Producer, Record
 from whippet.storage.segment import Damage
 
@@ -161,6 +161,7 @@ def test_batches_after_those_that_are_trusted_without_a_check_are_read(disk: Sim
 def test_a_sync_reaches_the_files_that_were_written_and_the_folder_if_it_has_a_new_name(disk: SimulatedDisk) -> None:
     opened = filled(disk, 1, 3 * BATCH_BYTES)
     log = opened.log
+    assert log.unsynced_bytes == 0
     log.sync()
     assert done(disk, "sync", "sync_folder") == []
     assert (log.unsynced_bytes, log.unsynced_files()) == (0, [])
@@ -259,6 +260,7 @@ def test_a_segment_that_begins_after_a_gap_is_synced_with_its_name(disk: Simulat
     log.sync()
     done(disk)
     log.begin_segment(10)
+    assert disk.exists(f"{FOLDER}/{log_name(10)}")
     assert (starts(log), log.next_offset, log.state.segments) == ([0, 10], 10, 2)
     log.sync()
     assert done(disk, "sync", "sync_folder") == [("sync", log_name(10)), ("sync_folder", "d")]
@@ -339,7 +341,7 @@ def test_the_loop_reads_no_batch_that_is_not_known_to_be_good(disk: SimulatedDis
     opened.close()
 
 
-@pytest.mark.parametrize(("size", "is_read"), [(LOOP_READ_BYTES_MAX, True), (LOOP_READ_BYTES_MAX + 2, False)])
+@pytest.mark.parametrize(("size", "is_read"), [(256 << 10, True), ((256 << 10) + 2, False)])
 def test_the_loop_reads_exactly_as_much_as_the_limit(disk: SimulatedDisk, size: int, is_read: bool) -> None:
     opened = open_log(FOLDER, files=disk)
     for _ in range(3):

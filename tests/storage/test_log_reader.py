@@ -85,7 +85,8 @@ def test_a_read_that_is_complete_touches_no_further_segment(
 
 def test_whole_batches_in_a_row_are_one_buffer_for_each_segment(disk: SimulatedDisk) -> None:
     opened = four_segments(disk)
-    assert [len(buffer) for buffer in opened.log.read(0, 9, ROOM, 10).buffers] == [3 * BATCH_BYTES] * 3
+    for room in (ROOM, 9 * BATCH_BYTES):
+        assert [len(buffer) for buffer in opened.log.read(0, 9, room, 10).buffers] == [3 * BATCH_BYTES] * 3
     for count, room in ((5, ROOM), (9, 5 * BATCH_BYTES)):
         assert opened.log.locate(1, count, room, 10).extents == [
             Extent(b"", LOG_0, BATCH_BYTES, 2 * BATCH_BYTES),
@@ -99,6 +100,8 @@ def test_a_batch_that_is_cut_is_an_extent_of_its_own(disk: SimulatedDisk) -> Non
     for _ in range(4):
         append(opened.log, [10, 10, 10])
     size = opened.log.size_bytes // 4
+    assert [len(buffer) for buffer in opened.log.read(1, 9, ROOM, 12).buffers] == [256, 2 * 58, 2 * size, 256, 58]
+    assert [len(buffer) for buffer in opened.log.read(1, 1, ROOM, 12).buffers] == [256, 58]
     found = opened.log.locate(1, 9, ROOM, 12).extents
     assert [(len(extent.head), extent.position, extent.length) for extent in found] == [
         (256, 256 + 58, 2 * 58),

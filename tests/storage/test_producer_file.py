@@ -147,6 +147,16 @@ def test_a_file_created_after_a_purge_is_compacted_when_it_is_long_again(opening
     assert records_in(tmp_path) == 17
 
 
+def test_a_file_that_a_purge_removed_is_not_written_to(opening: Opening, tmp_path: Path) -> None:
+    file = opening()
+    file.write([record(0)], 0, sync=False)
+    Path(file.path).unlink()
+    file.forget()
+    file.write([record(1)], 0, sync=False)
+    assert records_in(tmp_path) == 1
+    assert opening().load(always) == ([record(1)], [])
+
+
 def test_no_file_is_created_without_records(opening: Opening, tmp_path: Path) -> None:
     file = opening()
     file.write([], 0, sync=True)

@@ -290,6 +290,25 @@ def test_the_producer_that_sent_longest_ago_is_forgotten_first() -> None:
     assert known.records() == [records[0], records[2], record(0, 6, identity=b"r")]
 
 
+def test_sends_that_were_taken_back_make_no_room_for_more_results() -> None:
+    known = Producers(Bounds(answers=2))
+    for sequence in range(4):
+        known.begin(record(sequence, 2 * sequence))
+    known.take_back(4)
+    for sequence in range(2, 6):
+        known.begin(record(sequence, 2 * sequence))
+    assert known.find(Producer(b"p", 1, 5), 12) == record(5, 10)
+    assert known.records() == [record(4, 8), record(5, 10)]
+
+
+def test_a_send_of_a_producer_that_was_forgotten_meanwhile_is_taken_back() -> None:
+    known = Producers(Bounds(producers=1))
+    for one in (record(0, 0), record(0, 2, identity=b"q"), record(1, 4)):
+        known.begin(one)
+    known.take_back(0)
+    assert (known.records(), known.due) == ([], [])
+
+
 def test_a_producer_that_is_forgotten_before_its_batch_is_written_stays_forgotten() -> None:
     known = Producers(Bounds(producers=1))
     known.begin(record(0, 0))

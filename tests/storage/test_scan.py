@@ -155,53 +155,82 @@ NESTED = stamped(2)
 """A whole batch of this partition with a later offset, as a payload."""
 
 
-def outer(base_offset: int = 1) -> bytes:
-    """A batch of three messages, of which the second one has a whole batch in its payload."""
-    whole = batches.build([batches.Message(payload, 1) for payload in (b"a" * 10, NESTED, b"b" * 10)], 1, os.urandom)
+def outer(base_offset: int = 1, nested: int = 1) -> bytes:
+    """A batch of three messages, one of which has a whole batch in its payload."""
+    payloads = [NESTED if i == nested else b"x" * 10 for i in range(3)]
+    whole = batches.build([batches.Message(payload, 1, b"header") for payload in payloads], 1, os.urandom)
     batches.stamp(whole, PARTITION, base_offset, 1000, batches.check(whole).checksums)
     return bytes(whole)
 
 
 HEADERS = {
-    "partition": (0, b"?"),
-    "base offset": (8, b"?"),
-    "base timestamp": (16, b"?"),
-    "a length that is too large": (32, u64(len(outer()) + 100)),
-    "a length far beyond the end": (32, u64(1 << 40)),
-    "a length that is too small": (32, u64(300)),
-    "checksum": (40, b"????"),
-    "a count that is too large": (48, b"?"),
-    "a count that is too small": (48, b"\1"),
-    "a count of 0": (48, b"\0"),
-    "one reserved byte": (200, b"?"),
-    "two reserved bytes": (200, b"??"),
+    "partition": [(0, b"?")],
+    "base offset": [(8, b"?")],
+    "base timestamp": [(16, b"?")],
+    "a length that is too large": [(32, u64(len(outer()) + 100))],
+    "a length far beyond the end": [(32, u64(1 << 40))],
+    "a length inside a frame": [(32, u64(300))],
+    "a length of only the header": [(32, u64(256))],
+    "no length": [(32, u64(0))],
+    "checksum": [(40, b"????")],
+    "a count that is too large": [(48, b"?")],
+    "a count that is too small": [(48, b"\1")],
+    "a count of 0": [(48, b"\0")],
+    "a count that is too large, and a length inside a frame": [(48, b"?"), (32, u64(300))],
+    "one reserved byte": [(200, b"?")],
+    "two reserved bytes": [(200, b"??")],
 }
 
 
-@pytest.mark.parametrize(("at", "value"), HEADERS.values(), ids=HEADERS)
-def test_with_good_frames_a_damaged_header_hides_its_own_messages_only(tmp_path: Path, at: int, value: bytes) -> None:
+@pytest.mark.parametrize("changes", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize("nested", range(3))
+def test_with_good_frames_a_damaged_header_hides_its_own_messages_only(
+    tmp_path: Path, changes: list[tuple[int, bytes]], nested: int
+) -> None:
     """The frames tell where the batch ends. What is in their payloads is never served."""
-    pieces = [stamped(0), changed(outer(), at, value), stamped(4), stamped(5, 40)]
+    damaged = outer(nested=nested)
+    for at, value in changes:
+        damaged = changed(damaged, at, value)
+    pieces = [stamped(0), damaged, stamped(4), stamped(5, 40)]
     found, known = scanned(tmp_path, *pieces)
     assert known == [(0, 0), *zip((4, 5), positions(pieces)[2:], strict=False)]
     assert [(damage.position, damage.length) for damage in found.damage] == [(len(pieces[0]), len(pieces[1]))]
+    found, known = scanned(tmp_path, *pieces[:2])
+    assert (known, found.end) == ([(0, 0)], len(pieces[0]))
 
 
-FRAMES = {"first": 256 + 50, "second": 256 + 58 + 50, "last": len(outer()) - 1}
+FRAME = 48 + 6 + 10
+FRAMES = {
+    "the id in the first": [(256 + 10, b"?")],
+    "the id in the first, and the count": [(256 + 10, b"?"), (48, b"\0")],
+    "the payload of the first": [(256 + FRAME - 1, b"?")],
+    "the id in the second": [(256 + FRAME + 10, b"?")],
+    "the payload of the second": [(256 + FRAME + 60, b"?")],
+    "the last byte": [(len(outer()) - 1, b"?")],
+}
 
 
 @pytest.mark.parametrize("base_offset", [1, 2])
-@pytest.mark.parametrize("at", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("changes", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize("reserved", [0, 1])
 def test_with_damaged_frames_the_header_tells_where_the_batch_ends(
-    tmp_path: Path, at: int, base_offset: int, reserved: int
+    tmp_path: Path, changes: list[tuple[int, bytes]], base_offset: int, reserved: int
 ) -> None:
     """Even if a byte of it is damaged as well, or messages before the batch are missing."""
-    damaged = changed(outer(base_offset), at, b"?")
+    damaged = outer(base_offset)
+    for at, value in changes:
+        if at != 48 or base_offset == 1:
+            damaged = changed(damaged, at, value)
     if reserved:
         damaged = changed(damaged, 200, b"?")
     pieces = [stamped(0), damaged, stamped(5), stamped(6)]
     assert scanned(tmp_path, *pieces)[1] == [(0, 0), *zip((5, 6), positions(pieces)[2:], strict=False)]
+
+
+@pytest.mark.parametrize("length", [0, 256])
+def test_a_batch_is_found_after_one_whose_header_and_frames_are_damaged(tmp_path: Path, length: int) -> None:
+    damaged = changed(changed(stamped(1), 32, u64(length)), SIZE - 1, b"?")
+    assert scanned(tmp_path, stamped(0), damaged, stamped(4))[1] == [(0, 0), (4, 2 * SIZE)]
 
 
 @pytest.mark.parametrize("inside", [49, 50, 51, 52, 100])
@@ -212,11 +241,16 @@ def test_a_batch_that_begins_before_a_damaged_one_ends_is_not_taken(tmp_path: Pa
     assert known == [(0, 0), (3, 2 * SIZE + len(half))]
 
 
-def test_zeros_with_a_length_are_not_believed(tmp_path: Path) -> None:
-    garbage = changed(bytes(256), 32, u64(300))
+@pytest.mark.parametrize(
+    ("count", "others", "is_believed"), [(0, b"", False), (1, b"", True), (1, b"?", True), (1, b"??", False)]
+)
+def test_zeros_with_a_length_are_believed_only_if_they_resemble_a_header(
+    tmp_path: Path, count: int, others: bytes, is_believed: bool
+) -> None:
+    garbage = changed(changed(changed(bytes(256), 32, u64(256 + SIZE)), 48, bytes([count])), 200, others)
     found, known = scanned(tmp_path, stamped(0), garbage, stamped(1), stamped(2))
-    assert [offset for offset, _ in known] == [0, 1, 2]
-    assert [damage.length for damage in found.damage] == [256]
+    assert [offset for offset, _ in known] == ([0, 2] if is_believed else [0, 1, 2])
+    assert [damage.length for damage in found.damage] == [256 + SIZE if is_believed else 256]
 
 
 @pytest.mark.parametrize("count", [255, 256, 65_536])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -124,7 +124,7 @@ def open_log(
     segment_bytes: int = 1 << 20,
     check_all: bool = False,
     index_bytes: float = float("inf"),
-    preallocates: bool = False,
+    **options: Any,
 ) -> Opened:
     files = files or FilesInMemoryOfTheSystem()
     recovered = recovery.recover(files, str(folder), partition, check_all=check_all)
@@ -140,7 +140,7 @@ def open_log(
         segment_bytes,
         recovered.segments,
         damage.append,
-        preallocates=preallocates,
+        **options,
     )
     return Opened(log, damage, handles)
 
