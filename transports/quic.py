@@ -40,7 +40,7 @@ from whippet.transports.quic_engine import Engine
 from whippet.transports.quic_path import DATAGRAM_BYTES_MIN
 
 if TYPE_CHECKING:
-    from whippet.transports.http.serving.protocol import Listener
+    from whippet.transports.http.serving.listener import Listener
 
 RETRY_ABOVE = 64
 """With this many handshakes in progress, new clients have to prove their address."""

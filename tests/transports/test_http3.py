@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.transports.support.quic import Client, World, served
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
-from whippet.transports.http.serving.protocol import Listener
+from whippet.transports.http.serving.listener import Listener
 from whippet.transports.http3_exchange import BUFFERED_BYTES_MAX, PIECE_BYTES
 
 MIB = 1 << 20

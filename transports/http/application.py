@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -24,7 +25,8 @@ from whippet.transports.http.serving.cors import Cors
 from whippet.transports.http.serving.dashboard import Dashboard
 from whippet.transports.http.serving.endpoint import Endpoint
 from whippet.transports.http.serving.hosts import Hosts
-from whippet.transports.http.serving.router import Router
+from whippet.transports.http.serving.repeated_heads import NOTES
+from whippet.transports.http.serving.router import Match, Router
 
 _log = logging.getLogger(__name__)
 
@@ -47,14 +49,22 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._measured.http_requests += 1
         response = None
+        notes: dict[object, Any] | None = scope.get(NOTES)
+        known: Match | None = None if notes is None else notes.get(self)
         try:
+            if known is not None:
+                await known.endpoint(known, scope, receive, send)
+                return
             self._hosts.check_request(scope)
+            plain = send
             if self._cors is not None:
                 send, response = self._cors.apply(scope, send)
             if response is None and self._dashboard is not None:
                 response = await self._dashboard.respond(scope) if self._dashboard.serves(scope) else None
             if response is None:
                 match = self._router.find(scope)
+                if notes is not None and send is plain:
+                    notes[self] = match
                 await match.endpoint(match, scope, receive, send)
                 return
         except Refused as refused:

@@ -46,8 +46,11 @@ CACHED = {
     "whippet.app.commands.requests.Consumer": 1100,
     "whippet.app.access.tickets.Ticket": 70,
     "whippet.app.access.throttle._Count": 100,
+    "whippet.app.access.throttle._Ledger": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,
-    "whippet.transports.http.serving.router.Match": 1100,
+    "whippet.transports.http.serving.endpoint.Known": 1100,
+    "whippet.transports.http.serving.repeated_heads.Head": 1100,
+    "whippet.transports.http.serving.router.Match": 2200,
 }
 """The limits of caches whose entries may be needed again."""
 

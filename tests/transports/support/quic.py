@@ -27,7 +27,7 @@ from whippet.app.config.formats import Address
 from whippet.app.gateway import Gateway
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
-from whippet.transports.http.serving.protocol import Listener
+from whippet.transports.http.serving.listener import Listener
 from whippet.transports.quic import QuicListener
 
 

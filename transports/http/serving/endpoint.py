@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -39,6 +39,7 @@ from whippet.transports.http.forms.responses import (
 from whippet.transports.http.operation import BodyFormat, Call, Operation, admit_call
 from whippet.transports.http.serving import authentication
 from whippet.transports.http.serving.protocol import CONNECTION, PEER
+from whippet.transports.http.serving.repeated_heads import NOTES
 
 if TYPE_CHECKING:
     from whippet.transports.http.serving.router import Match
@@ -94,7 +95,9 @@ class Endpoint:
 
     async def _respond(self, call: Call, match: Match) -> HttpResponse | Response:
         operation, api, scope, session = self.operation, self._api, call.scope, call.session
-        headers = call.headers = _headers_of(scope)
+        notes: dict[object, Any] | None = scope.get(NOTES)
+        known: Known | None = None if notes is None else notes.get(self)
+        headers = call.headers = _headers_of(scope) if known is None else known.headers
         if not operation.public:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
@@ -104,25 +107,30 @@ class Endpoint:
             call.caller = await authentication.authenticate(api, call.authorization)
             session.login = call.caller.user.login
         call.parameters = match.parameters
-        query: bytes = scope["query_string"]
-        if query or operation.query is not None:
-            call.query = parameters.decode_query(query, self._query)
+        if known is None:
+            query: bytes = scope["query_string"]
+            if query or operation.query is not None:
+                call.query = parameters.decode_query(query, self._query)
+            known = Known(headers, call.query)
+            if notes is not None:
+                notes[self] = known
+        else:
+            call.query = known.query
         if self._decoder is None:
             if api.budgets.are_responses_many and operation.method == "GET":
                 await call.response_reservation().wait_for_share()
             result = await self._handler(call)
         else:
-            result = await self._with_body(call, self._decoder)
+            result = await self._with_body(call, known, self._decoder)
         if isinstance(result, HttpResponse | Response):
             return result
         return await self._encode_response(result, headers)
 
-    async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
-        headers, limit = call.headers, self._body_limit
-        announced = _announced_length(call.scope, headers)
-        coding = decompression.find_coding(headers.get(b"content-encoding"))
-        media = request_bodies.media_type(headers.get(b"content-type"))
-        form = self._forms.get(media)
+    async def _with_body(self, call: Call, known: Known, decoder: msgspec.json.Decoder[Any]) -> Any:
+        limit = self._body_limit
+        if known.body is None:
+            known.body = self._body_facts(call.scope, known.headers)
+        announced, coding, media, form = known.body
         is_readable = form is not None or request_bodies.is_json(media)
         is_small = is_readable and coding is None and announced is not None and announced <= FREE_BYTES
         if not is_small:
@@ -143,6 +151,11 @@ class Endpoint:
             await self._decode_body(call, body, form, decoder, is_small=is_small)
             del body
             return await self._handler(call)
+
+    def _body_facts(self, scope: Scope, headers: Mapping[bytes, bytes]) -> BodyFacts:
+        media = request_bodies.media_type(headers.get(b"content-type"))
+        coding = decompression.find_coding(headers.get(b"content-encoding"))
+        return BodyFacts(_announced_length(scope, headers), coding, media, self._forms.get(media))
 
     async def _decode_body(
         self, call: Call, body: Body, form: BodyFormat | None, decoder: msgspec.json.Decoder[Any], *, is_small: bool
@@ -173,6 +186,27 @@ class Endpoint:
         if operation.catalogue:
             response = with_etag(response, headers.get(b"if-none-match"))
         return await compress(response, headers.get(b"accept-encoding"))
+
+
+class BodyFacts(NamedTuple):
+    """What the head of a request says about its body."""
+
+    announced: int | None
+    """The length; None if it is unknown until its end, as over HTTP/3."""
+    coding: decompression.Coding | None
+    media: bytes
+    form: BodyFormat | None
+
+
+class Known:
+    """What an endpoint makes of the head of a request, which is kept if the head may be repeated."""
+
+    __slots__ = ("body", "headers", "query")
+
+    def __init__(self, headers: dict[bytes, bytes], query: Any) -> None:
+        self.headers = headers
+        self.query = query
+        self.body: BodyFacts | None = None
 
 
 class CatalogueQuery(msgspec.Struct, frozen=True):

@@ -42,21 +42,19 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from whippet.app.config.formats import Address, host_and_port
-from whippet.app.config.listeners import HttpLimits
+from whippet.app.config.formats import host_and_port
 from whippet.transports import eager
 from whippet.transports.admission.budget import RECLAIMED
-from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import StallDetector
-from whippet.transports.connections import ConnectionLimit
 from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.http.errors import Refused, refusal_response
 from whippet.transports.http.serving.exchange import Exchange
+from whippet.transports.http.serving.repeated_heads import Head
 from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
 
 if TYPE_CHECKING:
-    from whippet.transports.websocket.listener import WebSockets
+    from whippet.transports.http.serving.listener import Listener
 
 _log = logging.getLogger(__name__)
 
@@ -86,42 +84,6 @@ PEER = "whippet.peer"
 """The key of the client's address as a text."""
 
 
-class Listener:
-    """What the connections of one listener share."""
-
-    def __init__(self, limits: HttpLimits, address: Address) -> None:
-        self.limits = limits
-        self.address = address
-        self.application: ASGIApp | None = None
-        """Replaces the application with which the server was started."""
-        self.connections: set[Protocol] = set()
-        self.http3_connections = 0
-        """The number of HTTP/3 connections, which count towards the same limit."""
-        self.websockets: WebSockets | None = None
-        """Accepts upgrades to WebSocket; None if upgrades are ignored."""
-        self.budgets: Budgets | None = None
-        """Overdue reservations are reclaimed in the same sweep."""
-        self._limit = ConnectionLimit("http.limits.connections", limits.connections)
-        self._common_headers: list[tuple[bytes, bytes]] = []
-        self._encoded_headers = b""
-
-    def has_room(self, more: int = 0) -> bool:
-        return self._limit.allows_one_more(len(self.connections) + self.http3_connections + more)
-
-    def encoded(self, common_headers: list[tuple[bytes, bytes]]) -> bytes:
-        """Encodes the headers of all responses, which uvicorn replaces every second."""
-        if common_headers is not self._common_headers:
-            self._common_headers = common_headers
-            self._encoded_headers = b"".join([b"%b: %b\r\n" % header for header in common_headers])
-        return self._encoded_headers
-
-    def sweep(self, now: float) -> None:
-        for connection in list(self.connections):
-            connection.check(now)
-        if self.budgets is not None:
-            self.budgets.reclaim(now)
-
-
 class Protocol(asyncio.Protocol):
     def __init__(
         self,
@@ -148,6 +110,8 @@ class Protocol(asyncio.Protocol):
         self._url = self._url_before = b""
         self._target: tuple[str, bytes, bytes] = "", b"", b""
         """Path, raw path and query of the URL before; most clients repeat themselves."""
+        self._first_data = b""
+        """What is being parsed, while that is the start of a request."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._headers_max = listener.limits.headers
         self._head_bytes_max = listener.limits.headers_bytes
@@ -304,6 +268,12 @@ class Protocol(asyncio.Protocol):
         if self.phase is Phase.ENDING:
             self.transport.pause_reading()
             return
+        if self.phase is Phase.IDLE or self.phase is Phase.FIRST:
+            found = self.listener.heads.find(data)
+            if found is not None:
+                self._repeat(*found)
+                return
+            self._first_data = data
         was_in_head = self.phase is Phase.HEADERS
         try:
             self._parser.feed_data(data)
@@ -317,9 +287,20 @@ class Protocol(asyncio.Protocol):
                 self._head_read_bytes += len(data)
                 if self._head_read_bytes > self._head_bytes_max:
                     self._refuse(self._headers_too_large(f"more than {self._head_bytes_max} bytes"))
+        self._first_data = b""
         if self._to_start is not None:
             exchange, self._to_start = self._to_start, None
             self._start(exchange)
+
+    def _repeat(self, head: Head, body: bytes) -> None:
+        """Begins a request with a known head, past the parser."""
+        self.phase = Phase.WORKING
+        scope = self._scope.copy()
+        scope.update(head.scope)
+        exchange = self._last = self._running = Exchange(self, scope, keep_alive=True, expects_continue=False)
+        exchange.body, exchange.more_body = body, False
+        exchange.change()
+        self._start(exchange)
 
     def _discard(self, size: int) -> None:
         self._discarded += size
@@ -386,12 +367,11 @@ class Protocol(asyncio.Protocol):
             self._target = unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
             self._url_before = self._url
         scope["path"], scope["raw_path"], scope["query_string"] = self._target
-        exchange = Exchange(
-            self,
-            scope,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            expects_continue=self._expects_continue,
-        )
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        if self._first_data and keep_alive and version == "1.1":
+            self.listener.heads.add(self._first_data, scope)
+        self._first_data = b""
+        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
         before, self._last = self._last, exchange
         if before is None or before.response_complete:
             self._running = self._to_start = exchange

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
 from whippet.transports import listening
-from whippet.transports.http.serving.protocol import Listener, Protocol
+from whippet.transports.http.serving.listener import Listener
+from whippet.transports.http.serving.protocol import Protocol
 from whippet.transports.tls_handshakes import TlsHandshakes
 
 ANNOUNCED_SECONDS = 86_400
