@@ -164,8 +164,7 @@ class AccessTokens:
 
     async def authenticate(self, text: str) -> Caller | None:
         """Returns the caller that a token authenticates, or None."""
-        claims = self._remembered.get(text)
-        if claims is None:
+        if text not in self._remembered:
             try:
                 claims = self._verified(text)
             except NotAToken:
@@ -175,7 +174,12 @@ class AccessTokens:
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[text] = claims
-        if not self._is_valid_now(claims) or self._has(End.REVOKED, claims):
+        return self.recognize(text)
+
+    def recognize(self, text: str) -> Caller | None:
+        """Does the same for a token whose signature was checked before; None for others."""
+        claims = self._remembered.get(text)
+        if claims is None or not self._is_valid_now(claims) or self._has(End.REVOKED, claims):
             return None
         user = self._user_of(claims)
         return None if user is None else Caller(user, claims, claims.generation)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -28,6 +29,8 @@ from whippet.transports.http.operation import Call
 
 JSON = "application/json"
 VARY = (b"vary", b"accept")
+ACCEPT_BYTES_MAX = 200
+"""What clients want is remembered up to this length."""
 
 
 def choose_format(accept: bytes | None) -> str:
@@ -37,6 +40,10 @@ def choose_format(accept: bytes | None) -> str:
     exact = _FORMS_BY_NAME.get(accept)
     if exact is not None:
         return exact
+    return _preferred_of_short(accept) if len(accept) <= ACCEPT_BYTES_MAX else _preferred(accept)
+
+
+def _preferred(accept: bytes) -> str:
     weights = quality_values(accept)
     best, best_weight = None, 0.0
     for form in FORMS:
@@ -51,6 +58,9 @@ def choose_format(accept: bytes | None) -> str:
     return best
 
 
+_preferred_of_short = lru_cache(maxsize=64)(_preferred)
+
+
 def check_count(form: str, count: int) -> None:
     """Refuses several messages in a format that cannot separate them, before anything is read."""
     if form == OCTETS and count != 1:
@@ -59,7 +69,8 @@ def check_count(form: str, count: int) -> None:
 
 async def encode_response(call: Call, form: str, polled: responses.Polled) -> HttpResponse:
     body = await FORMS[form](call, polled)
-    headers = (
+    # A list, because headers that differ in each response are not worth remembering.
+    headers = [
         (b"content-type", _TYPES.get(form, form).encode()),
         VIEW,
         NO_STORE,
@@ -68,7 +79,7 @@ async def encode_response(call: Call, form: str, polled: responses.Polled) -> Ht
         (b"iggy-count", b"%d" % polled.messages_count),
         (b"iggy-current-offset", b"%d" % polled.current_offset),
         (b"iggy-next-offset", b"%d" % polled.next_offset),
-    )
+    ]
     return await compress(HttpResponse(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
 
 

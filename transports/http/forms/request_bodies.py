@@ -65,7 +65,7 @@ async def read(
     announced: int | None = None,
 ) -> Body:
     """Reserves memory as the body arrives: each time as much again as there is already."""
-    parts = []
+    parts: list[bytes] = []
     size = reserved = 0
     while True:
         message = await receive()

@@ -26,7 +26,8 @@ NO_STORE = (b"cache-control", b"no-store")
 VARY = (b"vary", b"accept-encoding")
 
 RESPOND = "whippet.respond"
-"""The key in the ASGI scope of a function that sends a whole response, in place of two messages. It returns False, and
+"""The key in the ASGI scope of a function that sends a whole response, in place of two messages, with its length added
+to the headers. It returns False, and
 has done nothing, if it would have to wait. Absent over HTTP/3, and where a middleware changes the messages."""
 BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
@@ -45,10 +46,10 @@ class HttpResponse(NamedTuple):
 
 async def send_response(response: HttpResponse, scope: Scope, send: Send) -> None:
     status, body, headers = response
-    if status not in BODILESS:
-        headers = ((b"content-length", b"%d" % len(body)), *headers)
     respond: Callable[[int, Headers, bytes], bool] | None = scope.get(RESPOND)
     if respond is None or not respond(status, headers, body):
+        if status not in BODILESS:
+            headers = ((b"content-length", b"%d" % len(body)), *headers)
         await send({"type": "http.response.start", "status": status, "headers": list(headers)})
         await send({"type": "http.response.body", "body": body})
 

@@ -36,6 +36,13 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
     return caller
 
 
+def recognize(api: Api, header: bytes | None) -> Caller | None:
+    """The caller of a request whose access token was verified before; None if `authenticate` has to find out."""
+    if header is None or not header.startswith(SCHEME) or not header.isascii():
+        return None
+    return api.access_tokens.recognize(header[len(SCHEME) :].decode())
+
+
 def token_has_ended(api: Api, header: bytes | None) -> bool:
     """Whether an access token has ended together with all sessions of its user."""
     if header is None or not header.startswith(SCHEME) or not header.isascii():

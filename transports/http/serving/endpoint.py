@@ -104,8 +104,10 @@ class Endpoint:
                 call.authorization = authentication.redeem_ticket(api, scope["query_string"])
             if operation.accepts_ended_token and authentication.token_has_ended(api, call.authorization):
                 return await self._encode_response(None, headers)
-            call.caller = await authentication.authenticate(api, call.authorization)
-            session.login = call.caller.user.login
+            call.caller = caller = authentication.recognize(
+                api, call.authorization
+            ) or await authentication.authenticate(api, call.authorization)
+            session.login = caller.user.login
         call.parameters = match.parameters
         if known is None:
             query: bytes = scope["query_string"]

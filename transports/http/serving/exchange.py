@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,8 @@ class Exchange:
             self._protocol.close_gracefully()
             return
         body = b"Internal Server Error"
-        headers = (b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))
-        self._write_response(HTTPStatus.INTERNAL_SERVER_ERROR, (*headers, (b"connection", b"close")), body)
+        headers = (b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")
+        self._write_response(HTTPStatus.INTERNAL_SERVER_ERROR, headers, body)
 
     # ------------------------------------------------------------------------------------------------- the request
 
@@ -135,7 +136,7 @@ class Exchange:
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
-            self._protocol.write(self._head(message["status"], message.get("headers", ())))
+            self._protocol.write(self._begin(message["status"], message.get("headers", ())))
             return
         body, is_last = message.get("body", b""), not message.get("more_body", False)
         framed = self._framed(body, is_last=is_last)
@@ -145,39 +146,41 @@ class Exchange:
             self._complete()
 
     def _write_response(self, status: int, headers: Headers, body: bytes) -> None:
-        head, framed = self._head(status, headers), self._framed(body, is_last=True)
-        if len(framed) <= JOINED_BYTES_MAX:
-            self._protocol.write(head + framed)
+        length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
+        # Most responses of an operation have the same headers.
+        encoded, closes = _encoded(headers) if type(headers) is tuple else _encode(headers)
+        head = self._head(status, length + encoded, closes=closes)
+        if self._is_head or not length:
+            self._protocol.write(head)
+        elif len(body) <= JOINED_BYTES_MAX:
+            self._protocol.write(head + body)
         else:
             self._protocol.write(head)
-            self._protocol.write(framed)
+            self._protocol.write(body)
         self._complete()
 
-    def _head(self, status: int, headers: Headers) -> bytes:
+    def _begin(self, status: int, headers: Headers) -> bytes:
+        """Returns the head of a response whose body follows."""
+        encoded, closes = _encode(headers)
+        for name, value in headers:
+            if name == b"content-length":
+                self._left = int(value)
+                break
+        else:
+            if not self._is_head and status not in BODILESS:
+                self._is_chunked = True
+                encoded += b"transfer-encoding: chunked\r\n"
+        return self._head(status, encoded, closes=closes)
+
+    def _head(self, status: int, encoded: bytes, *, closes: bool) -> bytes:
         if self.response_started:
             raise RuntimeError("a response was begun twice")
-        length, is_last = None, not self.keep_alive
-        lines = []
-        for header in headers:
-            lines.append(b"%b: %b\r\n" % header)
-            name, value = header
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection" and b"close" in value:
-                self.keep_alive = is_last = False
-        own = b"".join(lines)
-        count = len(lines)
-        if own.count(b"\n") != count or own.count(b"\r") != count or own.translate(None, _CONTROL_CHARACTERS) != own:
-            raise ValueError(f"a header has a character that is not allowed: {own!r}")
         self.response_started = True
         self._expects_continue = False
-        after = b"connection: close\r\n" if is_last else b""
-        if length is not None:
-            self._left = length
-        elif not self._is_head and status not in BODILESS:
-            self._is_chunked = True
-            after += b"transfer-encoding: chunked\r\n"
-        return b"".join((STATUS_LINE[status], self._protocol.common_headers, own, after, b"\r\n"))
+        if closes:
+            self.keep_alive = False
+        after = b"\r\n" if self.keep_alive or closes else b"connection: close\r\n\r\n"
+        return b"".join((STATUS_LINE[status], self._protocol.common_headers, encoded, after))
 
     def _framed(self, body: bytes, *, is_last: bool) -> bytes:
         """Returns what is sent for a part of the body."""
@@ -199,3 +202,21 @@ class Exchange:
         if not self.keep_alive:
             self._protocol.close_gracefully()
         self._protocol.on_response_complete()
+
+
+def _encode(headers: Headers) -> tuple[bytes, bool]:
+    """The lines of the headers, and whether one of them closes the connection."""
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    octets, count = b"".join(lines), len(lines)
+    if (
+        octets.count(b"\n") != count
+        or octets.count(b"\r") != count
+        or octets.translate(None, _CONTROL_CHARACTERS) != octets
+    ):
+        raise ValueError(f"a header has a character that is not allowed: {octets!r}")
+    # Hardly any response has this header.
+    closes = b"connection: " in octets and any(name == b"connection" and b"close" in value for name, value in headers)
+    return octets, closes
+
+
+_encoded = lru_cache(maxsize=256)(_encode)
