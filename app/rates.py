@@ -53,6 +53,8 @@ class TopicRates(msgspec.Struct, frozen=True):
     bytes_per_second: float
     messages_count: int
     size_bytes: int
+    disk_bytes: int
+    """What the topic occupies on the disk."""
     partitions: list[PartitionRates]
     consumer_groups: list[GroupLag]
 
@@ -194,6 +196,7 @@ class Rates:
             _total(each.bytes_per_second for each in partitions),
             sum(each.messages_count for each in partitions),
             sum(each.size_bytes for each in partitions),
+            topic.disk_bytes,
             partitions,
             groups,
         )

@@ -17,7 +17,15 @@ from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import StoreLocked, UnsupportedFormat
 from whippet.storage.files import Files, make_folders, read_all, replace
 from whippet.storage.handles import close
-from whippet.storage.layout import FORMAT_FILE, FORMAT_VERSION, LOCK_FILE, TOKENS_FOLDER, USERS_FOLDER, Layout
+from whippet.storage.layout import (
+    FORMAT_FILE,
+    FORMAT_VERSION,
+    LOCK_FILE,
+    OLDEST_VERSION,
+    TOKENS_FOLDER,
+    USERS_FOLDER,
+    Layout,
+)
 from whippet.storage.options import StoreOptions
 
 _log = logging.getLogger(__name__)
@@ -30,6 +38,21 @@ class Identity(msgspec.Struct, frozen=True):
     """The format version."""
     id: str
     created_at: int
+
+
+def read_identity(files: Files, path: str) -> Identity:
+    """Reads the file FORMAT. Raises UnsupportedFormat unless this program can read folders of its version."""
+    try:
+        identity = msgspec.json.decode(read_all(files, path), type=Identity)
+    except NOT_UNDERSTOOD as error:
+        raise UnsupportedFormat(f"{path}: cannot be decoded: {error}") from error
+    except OSError as error:
+        raise UnsupportedFormat(f"{path}: cannot be read: {error.strerror}") from error
+    if not OLDEST_VERSION <= identity.whippet_store <= FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
+        )
+    return identity
 
 
 class DataFolder:
@@ -81,21 +104,24 @@ class DataFolder:
                     )
                 self.problems.append(f"{path}: missing; recreated")
             identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self._clock())
-            replace(self._files, path, msgspec.json.encode(identity) + b"\n")
+            self._write(path, identity)
             self.identity = identity.id
             return identity.created_at
-        try:
-            identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
-        except NOT_UNDERSTOOD as error:
-            raise UnsupportedFormat(f"{path}: cannot be decoded: {error}") from error
-        except OSError as error:
-            raise UnsupportedFormat(f"{path}: cannot be read: {error.strerror}") from error
-        if identity.whippet_store != FORMAT_VERSION:
-            raise UnsupportedFormat(
-                f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
+        identity = read_identity(self._files, path)
+        if identity.whippet_store < FORMAT_VERSION:
+            # Nothing else has to be written: whatever an older version has written is valid in this one.
+            self._write(path, msgspec.structs.replace(identity, whippet_store=FORMAT_VERSION))
+            _log.info(
+                "%s: format version %d is now %d; older servers cannot open the folder any more",
+                self._layout.root,
+                identity.whippet_store,
+                FORMAT_VERSION,
             )
         self.identity = identity.id
         return identity.created_at
+
+    def _write(self, path: str, identity: Identity) -> None:
+        replace(self._files, path, msgspec.json.encode(identity) + b"\n")
 
     def leave(self, *, all_is_synced: bool) -> None:
         """Releases the lock. An empty lock file means to the next start that everything has been synced."""
@@ -118,6 +144,7 @@ def locked_offline(options: StoreOptions, files: Files) -> Iterator[Layout]:
     layout = Layout(options)
     if not files.exists(layout.below(FORMAT_FILE)):
         raise UnsupportedFormat(f"{layout.below(FORMAT_FILE)}: missing; this is not a data folder of Whippet")
+    read_identity(files, layout.below(FORMAT_FILE))
     lock = files.lock(layout.below(LOCK_FILE))
     if lock is None:
         raise StoreLocked(f"{layout.root}: another process has this data folder open; stop it first")

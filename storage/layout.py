@@ -8,7 +8,9 @@ import msgspec
 
 from whippet.storage.options import StoreOptions
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLDEST_VERSION = 1
+"""Folders of this version and later ones are opened, and have the current version from then on."""
 FORMAT_FILE = "FORMAT"
 LOCK_FILE = "LOCK"
 TRASH_FOLDER = "trash"

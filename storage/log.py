@@ -15,11 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from whippet.storage import batch as batches
-from whippet.storage import recovery, scan
+from whippet.storage import packing, recovery, scan
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, write_all, write_some
 from whippet.storage.handles import Handles, IndexCache, Loan
 from whippet.storage.layout import log_file
-from whippet.storage.log_reader import Fetched, LogReader, cut_to_request, last_to_read
+from whippet.storage.log_reader import LogReader, cut_to_request, last_to_read
 from whippet.storage.producer_file import ProducerFile
 from whippet.storage.producers import Bounds, Record
 from whippet.storage.segment import Damage, Segment
@@ -40,6 +41,17 @@ class Entry(NamedTuple):
     frames: batches.Frames
 
 
+class Packed(NamedTuple):
+    """What is stored for a batch."""
+
+    buffers: tuple[Buffer, ...]
+    length: int
+
+    @classmethod
+    def of(cls, buffers: tuple[Buffer, ...]) -> Packed:
+        return cls(buffers, sum(map(len, buffers)))
+
+
 class LogState(msgspec.Struct, frozen=True):
     """What the event loop knows of a log's files, as of the last report of the shard."""
 
@@ -49,6 +61,8 @@ class LogState(msgspec.Struct, frozen=True):
     batches: int
     left_out: int = 0
     """Offsets between the first and the next one that no message ever had."""
+    saved_bytes: int = 0
+    """How much longer the files would be if no batch was packed."""
 
 
 class Log(LogReader):
@@ -67,9 +81,12 @@ class Log(LogReader):
         *,
         preallocates: bool = False,
         bounds: Bounds = Bounds(),  # noqa: B008 -- it is immutable
+        compression: packing.Compression = packing.Compression.NONE,
     ) -> None:
         super().__init__(files, handles, indexes, folder, partition_id, segments, report)
         self.producers = ProducerFile(files, handles, folder, bounds)
+        self.compression = compression
+        """How batches are compressed from now on. The event loop may change it at any time."""
         self.generation = 0
         """Incremented when a write fails. Batches handed over before the event loop knows of it are not written."""
         self.purges = 0
@@ -99,7 +116,14 @@ class Log(LogReader):
 
     @property
     def state(self) -> LogState:
-        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes, self.batches, self.left_out)
+        return LogState(
+            self.segments[0].start_offset,
+            len(self.segments),
+            self.size_bytes,
+            self.batches,
+            self.left_out,
+            self.saved_bytes,
+        )
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
@@ -122,13 +146,14 @@ class Log(LogReader):
         return failure
 
     def _write(self, entries: list[Entry]) -> OSError | None:
+        packed = self._packed(entries)
         done = 0
         while done < len(entries):
             if self._begins_earlier(entries[done]):
                 # Within a segment times never fall, so that it can be searched by time.
                 self._roll()
-            end = self._end_of_run(entries, done)
-            error = self._write_run(entries[done:end])
+            end = self._end_of_run(entries, packed, done)
+            error = self._write_run(entries[done:end], packed and packed[done:end])
             if error is not None:
                 return error
             done = end
@@ -136,22 +161,29 @@ class Log(LogReader):
                 self._roll()
         return None
 
+    def _packed(self, entries: Sequence[Entry]) -> list[Packed] | None:
+        """What is stored for each batch; None if that is the batch itself."""
+        compression = self.compression
+        if compression is packing.Compression.NONE:
+            return None
+        return [Packed.of(packing.pack(entry.batch, compression)) for entry in entries]
+
     def _begins_earlier(self, entry: Entry) -> bool:
         """Whether a batch is older than the one before it, because the clock was ahead then (timestamps.py)."""
         segment = self.segments[-1]
         return bool(segment.batches) and entry.timestamp < self.last_timestamp(segment)
 
-    def _end_of_run(self, entries: list[Entry], start: int) -> int:
+    def _end_of_run(self, entries: list[Entry], packed: list[Packed] | None, start: int) -> int:
         size = self.segments[-1].log_bytes
         for i in range(start, len(entries)):
             if i > start and entries[i].timestamp < entries[i - 1].timestamp:
                 return i
-            size += len(entries[i].batch)
+            size += len(entries[i].batch) if packed is None else packed[i].length
             if size >= self._segment_bytes:
                 return i + 1
         return len(entries)
 
-    def _write_run(self, entries: list[Entry]) -> OSError | None:
+    def _write_run(self, entries: list[Entry], packed: list[Packed] | None) -> OSError | None:
         segment = self.segments[-1]
         path = log_file(self.folder, segment.start_offset)
         try:
@@ -163,8 +195,11 @@ class Log(LogReader):
             self._reserved = segment.start_offset
             self._handles.reserve(path, segment.log_bytes, self._segment_bytes)
         self._unsynced[segment.start_offset] = None
-        written, error = self._write_buffers(handle, [entry.batch for entry in entries], segment.log_bytes)
-        self._account(segment, entries, written)
+        buffers: Sequence[Buffer] = [entry.batch for entry in entries]
+        if packed is not None:
+            buffers = [buffer for each in packed for buffer in each.buffers]
+        written, error = self._write_buffers(handle, buffers, segment.log_bytes)
+        self._account(segment, entries, written, packed)
         if error is not None:
             self.generation += 1
             self._end_loan()
@@ -173,9 +208,7 @@ class Log(LogReader):
             self._lent = self._handles.lend(path)
         return error
 
-    def _write_buffers(
-        self, handle: int, buffers: Sequence[batches.Writable], position: int
-    ) -> tuple[int, OSError | None]:
+    def _write_buffers(self, handle: int, buffers: Sequence[Buffer], position: int) -> tuple[int, OSError | None]:
         """Like `write_some`, but raises or returns an error that a write on the event loop met, without trying
         again."""
         error, self._loop_error = self._loop_error, None
@@ -197,6 +230,7 @@ class Log(LogReader):
             or last is None
             or self.producers.in_doubt
             or self._loop_error is not None
+            or self.compression is not packing.Compression.NONE
             or len(entries) > BUFFERS_PER_WRITE
         ):
             return False
@@ -237,7 +271,8 @@ class Log(LogReader):
                 return None
         # Work for other partitions may drop the index of a closed segment at any time, and what is known of it.
         index, checked = segment.index, segment.checked
-        if index is None or not (segment.whole or checked is not None):
+        if index is None or index.stored is not None or not (segment.whole or checked is not None):
+            # Unpacking a batch takes long enough to keep other requests waiting.
             return None
         first = index.holding(offset)
         # If every batch had one message: a request that may need more is worth the hop to the shard.
@@ -280,21 +315,28 @@ class Log(LogReader):
             self._lent = None
             self._handles.take_back(log_file(self.folder, self.segments[-1].start_offset))
 
-    def _account(self, segment: Segment, entries: Sequence[Entry], written: int) -> None:
+    def _account(
+        self, segment: Segment, entries: Sequence[Entry], written: int, packed: list[Packed] | None = None
+    ) -> None:
         assert segment.index is not None
         position = start = segment.log_bytes
-        for batch, base_offset, next_offset, timestamp, _ in entries:
-            length = len(batch)
-            if position + length - start > written:
+        for i, (batch, base_offset, next_offset, timestamp, _) in enumerate(entries):
+            plain = stored = len(batch)
+            if packed is not None:
+                stored = packed[i].length
+            if position + stored - start > written:
                 break
-            segment.index.add(base_offset, position, timestamp, length, next_offset - base_offset)
-            position += length
+            segment.index.add(base_offset, position, timestamp, plain, next_offset - base_offset, stored)
+            position += stored
             segment.batches += 1
             self.batches += 1
             segment.next_offset = next_offset
             segment.last_timestamp = timestamp
             if segment.checked is not None:
                 segment.checked.append(1)
+            if plain != stored:
+                segment.saved_bytes += plain - stored
+                self.saved_bytes += plain - stored
         segment.log_bytes = position
         self.size_bytes += position - start
         self.unsynced_bytes += position - start
@@ -472,6 +514,7 @@ class Log(LogReader):
         self.segments.remove(segment)
         self._unsynced.pop(segment.start_offset, None)
         self.size_bytes -= segment.log_bytes
+        self.saved_bytes -= segment.saved_bytes
         self.batches -= segment.batches
         if segment.left_out:
             self.left_out -= segment.messages
@@ -510,7 +553,7 @@ class Log(LogReader):
         self.unsynced_bytes = 0
         self._synced_offset = 0
         self._reserved = None
-        self.size_bytes = self.batches = self.left_out = 0
+        self.size_bytes = self.saved_bytes = self.batches = self.left_out = 0
         self.generation += 1
         self.purges += 1
 
@@ -523,5 +566,6 @@ class Log(LogReader):
         self._files.truncate(self._handles.writing(log_file(self.folder, last.start_offset)), 0)
         self._indexes.drop(last)
         self.size_bytes -= last.log_bytes
+        self.saved_bytes -= last.saved_bytes
         self.batches -= last.batches
         self.segments[-1] = Segment.empty(last.start_offset)

@@ -8,26 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
 
 from whippet.storage import batch as batches
-from whippet.storage import recovery
+from whippet.storage import packing, recovery
 from whippet.storage.errors import InvalidBatch, ReadFailed
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files, read_fully
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
 from whippet.storage.layout import log_file
 from whippet.storage.long_reads import Extent, Located
+from whippet.storage.packed_reads import NotUnpacked, add_extent, unpack_to_request, unpacked
 from whippet.storage.segment import Damage, Segment
-
-
-class Fetched(NamedTuple):
-    """The result of a read: whole batches, and at either end perhaps a slice of one, as they are sent to clients."""
-
-    buffers: list[batches.Readable]
-    messages: int
-    next_offset: int
-    """Where to continue reading: after the last message, and after anything damaged that was skipped."""
 
 
 class LogReader:
@@ -47,6 +39,8 @@ class LogReader:
         self.segments = segments
         """Never empty. Only the last one grows."""
         self.size_bytes = sum(segment.log_bytes for segment in segments)
+        self.saved_bytes = sum(segment.saved_bytes for segment in segments)
+        """How much longer the files would be if no batch was packed."""
         self.batches = sum(segment.batches for segment in segments)
         self.left_out = sum(segment.messages for segment in segments if segment.left_out)
         """Offsets that no message ever had."""
@@ -106,7 +100,22 @@ class LogReader:
         if len(content) < length or not self._good(segment, index, content, first, last):
             self._rescan(segment)
             return self._read_segment(segment, offset, count, room, end, at_least_one)
-        return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
+        if index.stored is None:
+            return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
+        try:
+            return unpack_to_request(index, content, first, last, offset, count, room, at_least_one)
+        except NotUnpacked as failure:
+            self._leave_out(segment, index, failure)
+            return self._read_segment(segment, offset, count, room, end, at_least_one)
+
+    def _leave_out(self, segment: Segment, index: Index, failure: NotUnpacked) -> None:
+        """Reports a batch that is as it was written, and yet cannot be unpacked. Readers skip it from now on."""
+        i = failure.i
+        path, start, stored = log_file(self.folder, segment.start_offset), index.position(i), index.stored_length(i)
+        self._report(Damage(path, start, stored, index.base_offset(i), index.next_offset(i), failure.reason))
+        index.drop(i)
+        if segment.checked is not None:
+            del segment.checked[i]
 
     def locate(self, offset: int, count: int, room: int, end: int) -> Located:
         """Like `read`, but reads only the batches that have to be cut or have not been checked yet, one at a time."""
@@ -118,7 +127,7 @@ class LogReader:
             found = self._locate_in_segment(segment, offset, count - messages, room, end, not messages)
             extents += found.extents
             messages += found.messages
-            room -= sum(len(extent.head) + extent.length for extent in found.extents)
+            room -= sum(extent.sent for extent in found.extents)
             offset = max(offset, found.next_offset)
             if offset < segment.next_offset:
                 break
@@ -138,28 +147,41 @@ class LogReader:
         run_start = run_end = 0
         for i in range(first, last):
             start, length, base, total = index.position(i), index.length(i), index.base_offset(i), index.count(i)
+            stored, is_packed = index.stored_length(i), index.is_packed(i)
             skip = max(offset - base, 0)
             taken = min(total - skip, count - messages)
             is_whole = taken == total and used + length <= room
             if not (is_whole and self._is_known_good(segment, i)):
-                view = memoryview(self._read_file(segment, length, start))
-                if len(view) < length or not self._good(segment, index, view, i, i + 1):
+                view = memoryview(self._read_file(segment, stored, start))
+                if len(view) < stored or not self._good(segment, index, view, i, i + 1):
                     self._rescan(segment)
                     return self._locate_in_segment(segment, offset, count, room, end, at_least_one)
-            if run_end != start or not is_whole:
+            if run_end != start or not is_whole or is_packed:
                 if run_end > run_start:
                     extents.append(Extent(b"", path, run_start, run_end - run_start))
                 run_start = start
-            run_end = start + length
+            run_end = start + stored
             used += length
-            if not is_whole:
+            if is_whole and is_packed:
                 run_start = run_end
-                frames = batches.frame_positions(view)
+                add_extent(extents, Extent(b"", path, start, stored, length))
+            elif not is_whole:
+                run_start = run_end
+                try:
+                    whole = b"".join(unpacked(index, i, view)) if is_packed else view
+                except NotUnpacked as failure:
+                    self._leave_out(segment, index, failure)
+                    return self._locate_in_segment(segment, offset, count, room, end, at_least_one)
+                frames = batches.frame_positions(whole)
                 left, must = room - used + length, at_least_one and not messages
-                taken, pieces = batches.cut_to_fit(view, frames, skip, taken, left, must)
+                taken, pieces = batches.cut_to_fit(whole, frames, skip, taken, left, must)
                 if pieces:
                     head, content = pieces
-                    extents.append(Extent(head, path, start + batches.start_of(frames, skip), len(content)))
+                    begin = batches.start_of(frames, skip)
+                    if is_packed:
+                        extents.append(Extent(head, path, start, stored, len(content), begin))
+                    else:
+                        extents.append(Extent(head, path, start + begin, len(content)))
                     used += len(head) + len(content) - length
             messages += taken
             next_offset = base + skip + taken
@@ -193,13 +215,20 @@ class LogReader:
             if checked[i]:
                 continue
             start = index.position(i) - origin
-            view = content[start : start + index.length(i)]
+            view = content[start : start + index.stored_length(i)]
             try:
-                batches.check(view)
+                if index.is_packed(i):
+                    packing.check(view)
+                else:
+                    batches.check(view)
             except InvalidBatch:
                 return False
             named = batches.header(view)
-            if (named.base_offset, named.message_count) != (index.base_offset(i), index.count(i)):
+            if (named.base_offset, named.message_count, named.length) != (
+                index.base_offset(i),
+                index.count(i),
+                index.length(i),
+            ):
                 return False
             if named.partition_id != self._partition_id or named.base_timestamp != index.timestamp(i):
                 return False
@@ -300,7 +329,7 @@ class LogReader:
         """Rebuilds the index of a segment from its log, and reports damage in it."""
         is_last = segment is self.segments[-1]
         look = recovery.check_closed if is_last else recovery.rebuild_closed
-        log_bytes, batches_count = segment.log_bytes, segment.batches
+        log_bytes, saved_bytes, batches_count = segment.log_bytes, segment.saved_bytes, segment.batches
         try:
             for damage in look(self._files, self.folder, segment, self._partition_id):
                 self._report(damage)
@@ -309,6 +338,7 @@ class LogReader:
         assert segment.index is not None
         index = segment.index
         self.batches += segment.batches - batches_count
+        self.saved_bytes += segment.saved_bytes - saved_bytes
         if is_last:
             segment.log_bytes = log_bytes
         else:

@@ -3,7 +3,7 @@
 The shard finds the messages and opens their files, so the length is known before the first byte is read, and nothing
 that happens meanwhile changes it: what readers see is never rewritten, and a deleted file stays readable until it is
 closed. Each file is closed when nothing refers to it any more, because a response may be dropped at any step on its way
-to the socket.
+to the socket. Packed batches are read and unpacked as a whole, each time, so the largest of them may be in memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
+from whippet.storage import packing
 from whippet.storage.batch import Readable
-from whippet.storage.errors import ReadFailed
+from whippet.storage.errors import InvalidBatch, ReadFailed
 from whippet.storage.files import read_fully
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ class Extent(NamedTuple):
     path: str
     position: int
     length: int
+    unpacked: int | None = None
+    """How many bytes of packed batches are sent once they are unpacked; None: the bytes are sent as they are."""
+    skipped: int = 0
+    """How many bytes of an unpacked batch come before those that are sent."""
+
+    @property
+    def sent(self) -> int:
+        """How many bytes are sent."""
+        return len(self.head) + (self.length if self.unpacked is None else self.unpacked)
 
 
 class Located(NamedTuple):
@@ -56,13 +66,34 @@ class OpenFile:
 
     def read(self, head: Readable, position: int, length: int) -> Readable:
         """Runs on the shard's thread."""
+        content = self._content(position, length)
+        return b"".join((head, content)) if head else content
+
+    def _content(self, position: int, length: int) -> bytes:
         try:
             content = read_fully(self._shard.handles.files, self.handle, length, position)
         except OSError as error:
             raise ReadFailed(self.path, error) from error
         if len(content) < length:
             raise ReadFailed(self.path, OSError(errno.ENODATA, "it was cut off meanwhile"))
-        return b"".join((head, content)) if head else content
+        return content
+
+    def read_packed(self, extent: Extent) -> Readable:
+        """Runs on the shard's thread."""
+        view = memoryview(self._content(extent.position, extent.length))
+        parts: list[Readable] = []
+        try:
+            while view:
+                length = packing.stored_length(view)
+                parts += packing.unpack(view[:length])
+                view = view[length:]
+        except InvalidBatch as error:
+            raise ReadFailed(self.path, OSError(errno.EBADMSG, str(error))) from error
+        if not extent.skipped:
+            return b"".join((extent.head, *parts))
+        assert extent.unpacked is not None
+        whole = memoryview(b"".join(parts))
+        return b"".join((extent.head, whole[extent.skipped : extent.skipped + extent.unpacked]))
 
     def __del__(self) -> None:
         self._shard.close_apart(self.path, self.handle)
@@ -83,7 +114,7 @@ class LongRead:
         """How much of the first extent was read."""
         self._rest: list[Readable] = []
         """Buffers from memory that are sent after the last extent."""
-        self._size = sum(len(extent.head) + extent.length for extent in located.extents)
+        self._size = sum(extent.sent for extent in located.extents)
 
     def __len__(self) -> int:
         return self._size
@@ -111,15 +142,18 @@ class LongRead:
             found: asyncio.Future[Readable] = asyncio.get_running_loop().create_future()
             found.set_result(self._rest.pop(0))
             return found
-        head, path, position, length = self._extents[0]
+        extent = self._extents[0]
+        head, path, position, length, unpacked, _ = extent
         file, at = self._files[path], self._at
-        size = min(length - at, PIECE_BYTES)
+        size = min(length - at, PIECE_BYTES) if unpacked is None else length
         self._at += size
         if self._at == length:
             del self._extents[0]
             self._at = 0
             if not (self._extents and self._extents[0].path == path):
                 del self._files[path]
+        if unpacked is not None:
+            return self._shard.call(lambda: file.read_packed(extent), brief=True)
         first, start = b"" if at else head, position + at
         return self._shard.call(lambda: file.read(first, start, size), brief=True)
 

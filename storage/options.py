@@ -86,6 +86,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The budget of all cached indexes of closed segments together."""
     delete_oldest_segments: bool = True
     """Whether retention makes room in a topic that has reached its size. Otherwise such a topic refuses messages."""
+    compression: Literal["none", "gzip", "zstd"] = "none"
+    """How batches are compressed on the disk if topics may not choose it."""
+    compression_override: bool = True
+    """Whether topics may choose it."""
     validate_checksum: bool = False
     """Check every batch of every segment when the store is opened, not only the end of the last segment."""
     recreate_missing_state: bool = False

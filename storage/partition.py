@@ -26,12 +26,13 @@ from whippet.storage.errors import (
     TooManyOffsets,
     WriteFailed,
 )
+from whippet.storage.fetched import Fetched
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
-from whippet.storage.log_reader import Fetched
 from whippet.storage.long_reads import LongRead
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, TopicSettings
+from whippet.storage.packing import Compression
 from whippet.storage.producers import Producer, Producers, Record
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Shard
@@ -148,7 +149,13 @@ class Partition:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the log files, and of what is on its way to them."""
+        """Bytes of all batches as clients get them, including those on their way to the disk."""
+        state = self._pipeline.state
+        return state.size_bytes + state.saved_bytes + self._pipeline.unflushed_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the log files, and of what is on its way to them, before it is packed."""
         return self._pipeline.state.size_bytes + self._pipeline.unflushed_bytes
 
     @property
@@ -182,6 +189,10 @@ class Partition:
         return bool(self.synced < self.appended or offsets.due or offsets.unsynced or self.failed is not None)
 
     # -------------------------------------------------------------------------------------------------------- appending
+
+    def compress(self, compression: Compression) -> None:
+        """From now on batches are compressed in this way. Those that are stored stay as they are."""
+        self._pipeline.log.compression = compression
 
     def check(self, batch: batches.Readable) -> batches.Checked:
         """Checks a batch as `append` does, for callers that need the result earlier."""

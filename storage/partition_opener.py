@@ -12,6 +12,7 @@ from whippet.storage.layout import Layout, PartitionId
 from whippet.storage.log import Log
 from whippet.storage.offsets import Key, OffsetFiles
 from whippet.storage.options import TopicSettings
+from whippet.storage.packing import Compression
 from whippet.storage.producers import Bounds, Record
 from whippet.storage.segment import Damage, Segment
 from whippet.storage.shard import Shard
@@ -45,6 +46,7 @@ class PartitionOpener(NamedTuple):
     check_all: bool
     """Check every batch of every segment, not only the end of the last segment."""
     settings_of: Callable[[PartitionId], TopicSettings]
+    compression_of: Callable[[PartitionId], Compression]
     report: Callable[[Damage], None]
     note: Callable[[str], None]
 
@@ -87,4 +89,5 @@ class PartitionOpener(NamedTuple):
             self.report,
             preallocates=settings.preallocates,
             bounds=self.bounds,
+            compression=self.compression_of(place),
         )

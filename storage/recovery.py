@@ -15,8 +15,8 @@ import msgspec
 
 from whippet.storage import scan
 from whippet.storage.documents import NOT_UNDERSTOOD
-from whippet.storage.files import Files, make_folders, read_all, replace, write_all
-from whippet.storage.index import Index, decode, encode, entries_in
+from whippet.storage.files import Files, make_folders, read_all, read_fully, replace, write_all
+from whippet.storage.index import HEADER_2, Index, decode, encode, entries_in, has_version_2, plain_bytes_in
 from whippet.storage.layout import (
     ASIDE_FOLDER,
     INTENT_FILE,
@@ -64,9 +64,7 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
         if not segment.log_bytes and files.exists(left_out_file(folder, segment.start_offset)):
             mark_left_out(segment)
             continue
-        batches = entries_in(indexes.get(segment.start_offset, 0))
-        segment.batches = batches or 0
-        if batches is None or check_all:
+        if not _takes_counts(files, folder, segment, indexes.get(segment.start_offset, 0)) or check_all:
             damage += _rebuild_if_readable(files, folder, segment, partition_id)
     cut, given_out = True, 0
     if segments:
@@ -100,6 +98,36 @@ def _list(files: Files, folder: str) -> tuple[dict[int, int], dict[int, int], li
         elif item.name.lower().endswith((".log", ".index")):
             strange.append(Damage(path, 0, 0, 0, 0, "not the name of a segment; left alone"))
     return logs, indexes, strange
+
+
+def _takes_counts(files: Files, folder: str, segment: Segment, index_bytes: int) -> bool:
+    """Takes the number of batches in a closed segment, and what packing them has saved, from the size and the first
+    bytes of its index. Returns False if that does not tell."""
+    batches = entries_in(index_bytes)
+    if batches is None:
+        return False
+    if has_version_2(index_bytes):
+        head = _read_start(files, index_file(folder, segment.start_offset), HEADER_2.size)
+        plain_bytes = plain_bytes_in(head, segment.start_offset, segment.log_bytes)
+        if plain_bytes is None:
+            return False
+        segment.saved_bytes = plain_bytes - segment.log_bytes
+    segment.batches = batches
+    return True
+
+
+def _read_start(files: Files, path: str, length: int) -> bytes:
+    """The first bytes of a file; none if they cannot be read."""
+    try:
+        handle = files.open_for_reading(path)
+    except OSError:
+        return b""
+    try:
+        return read_fully(files, handle, length, 0)
+    except OSError:
+        return b""
+    finally:
+        files.close(handle)
 
 
 def _rebuild_if_readable(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
@@ -249,6 +277,7 @@ def _recover_last(
     segment.log_bytes = end
     segment.next_offset = found.next_offset
     segment.batches = len(segment.index)
+    segment.saved_bytes = segment.index.saved_bytes
     return damage, cut, given_out
 
 
@@ -335,6 +364,7 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
     finally:
         files.close(handle)
     segment.index, segment.log_bytes, segment.batches = index, size, len(index)
+    segment.saved_bytes = index.saved_bytes
     segment.whole, segment.checked, segment.end_checked = True, None, True
     segment.last_timestamp = _last_time_in(index)
     damage = found.damage

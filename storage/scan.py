@@ -7,16 +7,22 @@ is considered as long as it is known where that batch ends. That follows from it
 own, if all of them are good, or otherwise from its header, because then the damage is in the frames. If neither helps,
 or no batch begins there, it searches for the 204 reserved zeros of a batch header, and accepts what surrounds them only
 if that is a good batch of this partition with a later offset.
+
+A packed batch (packing.py) is checked as it is stored. Where a damaged one ends is in its header twice, and its header
+is found by its magic.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from heapq import merge
 from typing import NamedTuple
 
 import xxhash
 
 from whippet.storage import batch as batches
+from whippet.storage import packing
 from whippet.storage.errors import InvalidBatch
 from whippet.storage.files import Files, read_fully
 from whippet.storage.index import Index
@@ -68,7 +74,7 @@ def scan(
     starts at `ceiling` or later belongs to the next segment."""
     damage: list[Damage] = []
     while position < window.size:
-        length, reason = _whole(window, position, partition_id, offset, ceiling)
+        stored, reason = _whole(window, position, partition_id, offset, ceiling)
         if reason is not None:
             found = _next_whole(window, position, partition_id, offset, ceiling)
             if found is None:
@@ -80,57 +86,73 @@ def scan(
         named = batches.header(window.view(position, batches.HEADER_BYTES))
         if named.base_offset > offset:
             damage.append(Damage(file, position, 0, offset, named.base_offset, "the messages before it are missing"))
-        index.add(named.base_offset, position, named.base_timestamp, length, named.message_count)
-        position += length
+        index.add(named.base_offset, position, named.base_timestamp, named.length, named.message_count, stored)
+        position += stored
         offset = named.base_offset + named.message_count
     return Scan(position, offset, damage, None)
 
 
 def _whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> tuple[int, str | None]:
-    """The length of the whole batch at a position, or the reason why there is none."""
+    """The length in the file of the whole batch at a position, or the reason why there is none."""
     head = window.view(position, batches.HEADER_BYTES)
     if len(head) < batches.HEADER_BYTES:
         return 0, f"the file ends inside a batch header, after {len(head)} bytes of it"
     named = batches.header(head)
     if named.partition_id != partition_id:
         return 0, f"not a batch of partition {partition_id}"
-    if not batches.HEADER_BYTES < named.length <= min(window.size - position, batches.UNLIMITED.batch_bytes):
-        return 0, f"a batch of {named.length} bytes, but the file has only {window.size - position} left"
+    stored = packing.stored_length(head)
+    if not batches.HEADER_BYTES < stored <= min(window.size - position, batches.UNLIMITED.batch_bytes):
+        return 0, f"a batch of {stored} bytes, but the file has only {window.size - position} left"
     if named.base_offset < offset:
         return 0, f"a batch with offset {named.base_offset}, where {offset} was expected"
     if named.base_offset + named.message_count > ceiling:
         return 0, f"a batch with offset {named.base_offset}, which belongs to the next segment"
     try:
-        batches.check(window.view(position, named.length))
+        if packing.is_packed(head):
+            packing.check(window.view(position, stored))
+        else:
+            batches.check(window.view(position, stored))
     except InvalidBatch as error:
         return 0, str(error)
-    return named.length, None
+    return stored, None
 
 
 def _next_whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> int | None:
-    end = _end_of_damaged(window, position, partition_id, offset)
-    if end is None or end > window.size - batches.HEADER_BYTES:
+    ends = _ends_of_damaged(window, position, partition_id, offset)
+    for end in ends:
+        if _whole(window, end, partition_id, offset, ceiling)[1] is None:
+            return end
+    if not ends:
         return None
-    if _whole(window, end, partition_id, offset, ceiling)[1] is None:
-        return end
-    start = end
+    start = first = ends[0]
     while True:
         piece = bytes(window.view(start, CHUNK_BYTES))
-        for zeros in _runs_of_zeros(piece):
-            # The last nonzero byte of the message count is one to four bytes before the reserved zeros.
-            for candidate in range(start + zeros - 52, start + zeros - 48):
-                if candidate >= end and _whole(window, candidate, partition_id, offset, ceiling)[1] is None:
-                    return candidate
+        for candidate in _candidates(piece):
+            at = start + candidate
+            if at >= first and _whole(window, at, partition_id, offset, ceiling)[1] is None:
+                return at
         if start + len(piece) >= window.size:
             return None
         start += len(piece) - _OVERLAP
 
 
-def _end_of_damaged(window: Window, position: int, partition_id: int, offset: int) -> int | None:
-    """Where to look for the batch after a damaged one; None if the file ends inside the damaged one."""
+def _ends_of_damaged(window: Window, position: int, partition_id: int, offset: int) -> list[int]:
+    """Where to look for the batch after a damaged one, in ascending order; nowhere if the file ends inside the damaged
+    one."""
     head = window.view(position, batches.HEADER_BYTES)
     if len(head) < batches.HEADER_BYTES:
-        return None
+        return []
+    last = window.size - batches.HEADER_BYTES
+    if packing.resembles(head):
+        claimed = [position + length for length in packing.claimed_lengths(head) if length > batches.HEADER_BYTES]
+        return [end for end in claimed or [position + 1] if end <= last]
+    end = _end_of_damaged_plain(window, head, position, partition_id, offset)
+    return [] if end is None or end > last else [end]
+
+
+def _end_of_damaged_plain(
+    window: Window, head: memoryview, position: int, partition_id: int, offset: int
+) -> int | None:
     named = batches.header(head)
     zeros = bytes(head[batches.RESERVED_AT :]).count(0)
     expected = (named.partition_id, named.base_offset) == (partition_id, offset)
@@ -161,12 +183,29 @@ def _good_frames(window: Window, position: int) -> tuple[int, int]:
     return count, position
 
 
-def _runs_of_zeros(piece: bytes) -> list[int]:
+def _candidates(piece: bytes) -> Iterator[int]:
+    """Where the header of a batch may begin, in ascending order as far as they are apart: before its reserved zeros, or
+    before the magic of a packed one."""
+    zeros, magics = _runs_of_zeros(piece), _magics(piece)
+    for found in merge(zeros, magics):
+        if piece.startswith(packing.MAGIC, found):
+            yield found - batches.RESERVED_AT
+        else:
+            # The last nonzero byte of the message count is one to four bytes before the reserved zeros.
+            yield from range(found - 52, found - 48)
+
+
+def _magics(piece: bytes) -> Iterator[int]:
+    at = piece.find(packing.MAGIC)
+    while at >= 0:
+        yield at
+        at = piece.find(packing.MAGIC, at + 1)
+
+
+def _runs_of_zeros(piece: bytes) -> Iterator[int]:
     """The starts of all runs of zeros that are long enough to be the reserved bytes of a batch header."""
-    starts = []
     at = piece.find(_ZEROS)
     while at >= 0:
-        starts.append(at)
+        yield at
         end = _NOT_ZERO.search(piece, at)
         at = piece.find(_ZEROS, end.start()) if end else -1
-    return starts

@@ -49,6 +49,7 @@ class Segment:
         "left_out",
         "log_bytes",
         "next_offset",
+        "saved_bytes",
         "start_offset",
         "whole",
     )
@@ -56,6 +57,8 @@ class Segment:
     def __init__(self, start_offset: int, log_bytes: int = 0, next_offset: int | None = None) -> None:
         self.start_offset = start_offset
         self.log_bytes = log_bytes
+        self.saved_bytes = 0
+        """How much longer the log would be if none of its batches was packed."""
         self.batches = 0
         self.next_offset = start_offset if next_offset is None else next_offset
         self.last_timestamp: int | None = None

@@ -28,6 +28,7 @@ from whippet.storage.files import Files
 from whippet.storage.layout import Layout, PartitionId
 from whippet.storage.log import Log
 from whippet.storage.options import StoreOptions, TopicSettings, settings_of
+from whippet.storage.packing import Compression
 from whippet.storage.partition import Partition
 from whippet.storage.partition_opener import Opened, PartitionOpener, Unavailable
 from whippet.storage.producers import Bounds, Record
@@ -94,7 +95,14 @@ class Store:
         self.archive_behind: ArchiveBehind | None = None
         """Set while messages are refused because too much waits for the archive."""
         self.opener = PartitionOpener(
-            files, self.layout, bounds, options.validate_checksum, self._settings_of, self._report, self._note
+            files,
+            self.layout,
+            bounds,
+            options.validate_checksum,
+            self._settings_of,
+            self._compression_of,
+            self._report,
+            self._note,
         )
         self._files = files
         self._folder = DataFolder(files, self.layout, clock, recreate=options.recreate_missing_state)
@@ -206,6 +214,17 @@ class Store:
         open."""
         return settings_of(self.streams[place.stream].topics[place.topic].document.options, self.options)
 
+    def _compression_of(self, place: PartitionId) -> Compression:
+        """How a partition compresses what is appended from now on. May be called on any thread."""
+        options = self.options
+        if not options.compression_override:
+            return Compression[options.compression.upper()]
+        try:
+            return Compression(self.streams[place.stream].topics[place.topic].document.compression_algorithm)
+        except ValueError:
+            # A number that only a later version knows.
+            return Compression.NONE
+
     def _report(self, damage: Damage) -> None:
         # Called on any thread: both operations are safe there.
         self.damage.append(damage)
@@ -293,6 +312,8 @@ class Store:
             return opened.log, opened.last_timestamp, opened.records
 
         await partition.reopen(recovered)
+        # The topic may have been changed meanwhile.
+        partition.compress(self._compression_of(place))
         _log.warning("%s: reopened and checked; the next offset is %d", place, partition.appended)
 
     async def _save_regularly(self, interval_s: float) -> None:
@@ -342,6 +363,8 @@ class Store:
     async def update_topic(self, stream_id: int, document: TopicDocument) -> None:
         await self.change(lambda: self.catalog.write_topic(stream_id, document))
         self.streams[stream_id].topics[document.id].document = document
+        for partition in self.partitions_of(stream_id, document.id):
+            partition.compress(self._compression_of(partition.place))
 
     @shielded
     async def remove_topic(self, stream_id: int, topic_id: int) -> None:
@@ -426,7 +449,7 @@ class Store:
         document = stream.topics[place.topic].document
         if self.options.delete_oldest_segments or document.max_topic_size in (0, UNLIMITED):
             return
-        size = sum(partition.size_bytes for partition in self.partitions_of(place.stream, place.topic))
+        size = sum(partition.disk_bytes for partition in self.partitions_of(place.stream, place.topic))
         if size + more_bytes > document.max_topic_size:
             raise TopicFull(stream.document.name, document.name, size, document.max_topic_size, more_bytes)
 
@@ -439,9 +462,9 @@ class Store:
                 seen = await self._closed(partition)
                 before = retention.expired(seen, self.clock(), expiry_us)
                 deleted += await self._trim(partition, before, seen.purges)
-        if max_bytes is not None and sum(partition.size_bytes for partition in partitions) > max_bytes:
+        if max_bytes is not None and sum(partition.disk_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
-            size = sum(partition.size_bytes for partition in partitions)
+            size = sum(partition.disk_bytes for partition in partitions)
             befores = retention.oversize(closed, size, max_bytes)
             for partition, seen, before in zip(partitions, closed, befores, strict=True):
                 deleted += await self._trim(partition, before, seen.purges)

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from whippet.storage import batch as batches
+from whippet.storage.fetched import Fetched
 from whippet.storage.log import Entry
-from whippet.storage.log_reader import Fetched
 
 OBJECT_BYTES = 400
 """An estimate of the memory for one entry besides the bytes of the batch."""

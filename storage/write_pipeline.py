@@ -34,9 +34,9 @@ from whippet.storage.batch import Limits
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.early_sync import sync_early
 from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
+from whippet.storage.fetched import Fetched
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
-from whippet.storage.log_reader import Fetched
 from whippet.storage.long_reads import LongRead
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers

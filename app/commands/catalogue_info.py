@@ -40,6 +40,7 @@ def topic_info(topic: Topic, defaults: TopicDefaults) -> responses.TopicInfo:
         explicit=explicit,
         derived=derived,
         classic_size_bytes=topic.classic_size_bytes,
+        disk_bytes=topic.disk_bytes,
     )
 
 
@@ -66,6 +67,7 @@ def _partitions(whole: Topic) -> list[responses.PartitionInfo]:
                 next_offset=partition.readable,
                 classic_size_bytes=partition.message_bytes,
                 incarnation=whole.incarnation(number),
+                disk_bytes=partition.disk_bytes,
             )
         )
     return infos

@@ -18,7 +18,7 @@ from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.sessions import NOT_REGISTERED
 from whippet.storage.batch import Readable
 from whippet.storage.errors import ProducerFenced
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition
 from whippet.storage.producers import OWNER_BYTES, Producer

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 NAME, USERNAME, STATUS = "name", "username", "status"
-FIXED = frozenset({"compression_algorithm"})
-"""Only older clients may change it."""
 READ_ONLY = frozenset(
     {
         "critical_keys",
@@ -37,7 +35,7 @@ READ_ONLY = frozenset(
 STATUSES = {status.name.lower(): status for status in UserStatus}
 
 TOPIC_FLAGS: Mapping[str, OptionFlags] = {NAME: OptionFlags.UPDATABLE} | {
-    key: OptionFlags.UPDATABLE | OptionFlags.RESETTABLE if option.can_change and key not in FIXED else OptionFlags(0)
+    key: OptionFlags.UPDATABLE | OptionFlags.RESETTABLE if option.can_change else OptionFlags(0)
     for key, option in topic_options.TOPIC_OPTIONS.items()
 }
 FLAGS: Mapping[OptionScope, Mapping[str, OptionFlags]] = {

@@ -31,6 +31,8 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     """As servers before 0.9 count: 64 bytes for each message, and its content."""
     incarnation: int = 0
     """A number that no other partition of this server ever has."""
+    disk_bytes: int = 0
+    """What it occupies on the disk."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -49,6 +51,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     derived: tuple[Option, ...] = ()
     """All other options with the values that apply."""
     classic_size_bytes: int | None = None
+    disk_bytes: int = 0
+    """What it occupies on the disk."""
 
 
 class TopicDetails(msgspec.Struct, frozen=True):

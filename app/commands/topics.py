@@ -56,6 +56,8 @@ async def create_topic(
     chosen = _chosen_options(request)
     defaults = gateway.topic_defaults
     compression = chosen.compression_algorithm or defaults.values["compression_algorithm"]
+    algorithm = topic_options.NUMBERS_OF_COMPRESSIONS[str(compression)]
+    _check_compression(gateway, algorithm)
     document = TopicDocument(
         id=stream.topics.next_id(),
         name=request.name,
@@ -63,7 +65,7 @@ async def create_topic(
         partitions_count=request.partitions_count,
         message_expiry=chosen.message_expiry or defaults.number("message_expiry"),
         max_topic_size=chosen.max_topic_size or defaults.number("max_topic_size"),
-        compression_algorithm=topic_options.NUMBERS_OF_COMPRESSIONS[str(compression)],
+        compression_algorithm=algorithm,
         replication_factor=request.replication_factor or 1,
         options=chosen,
         incarnations=request.partitions_count * (await gateway.unique_numbers.next(),),
@@ -85,6 +87,8 @@ async def update_topic(gateway: Gateway, session: Session, request: requests.Upd
     if request.name != old_name:
         _refuse_taken(stream, request.name)
     document = _updated(topic.document, request, gateway.topic_defaults)
+    if document.compression_algorithm != topic.document.compression_algorithm:
+        _check_compression(gateway, document.compression_algorithm)
     if document.max_topic_size != topic.document.max_topic_size:
         _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
@@ -165,9 +169,19 @@ def _updated(document: TopicDocument, request: requests.UpdateTopic, defaults: T
     if chosen.compression_algorithm is not None:
         values["compression_algorithm"] = topic_options.NUMBERS_OF_COMPRESSIONS[chosen.compression_algorithm]
     kept_by_topic = set(request.reset) & set(document.__struct_fields__)
-    values |= {key: defaults.number(key) for key in kept_by_topic}
+    values |= {key: defaults.stored(key) for key in kept_by_topic}
     options = msgspec.structs.replace(document.options, **named, **dict.fromkeys(request.reset))
     return msgspec.structs.replace(document, name=request.name, options=options, **values)
+
+
+def _check_compression(gateway: Gateway, algorithm: int) -> None:
+    default = gateway.config.system.compression.default_algorithm
+    if not gateway.config.system.compression.allow_override and COMPRESSIONS[algorithm] != default:
+        raise CommandError(
+            Code.INVALID_OPTION_VALUE,
+            f"'compression_algorithm' is {COMPRESSIONS[algorithm]}, but on this server it is {default} for all topics "
+            "(system.compression.allow_override = false)",
+        )
 
 
 def _check_size(size: int, settings: TopicSettings) -> None:

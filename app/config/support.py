@@ -19,8 +19,6 @@ ARCHIVED_TOGETHER = "messages and catalogue are archived together, which data_ma
 UNSUPPORTED = {
     "system.encryption.enabled": "this version does not encrypt what is on the disk",
     "system.encryption.key": "this version does not encrypt what is on the disk",
-    "system.compression.default_algorithm": "this version does not compress what is on the disk",
-    "system.compression.allow_override": "this version does not compress what is on the disk",
     "data_maintenance.messages.archiver_enabled": ARCHIVED_TOGETHER,
     "data_maintenance.state.archiver_enabled": ARCHIVED_TOGETHER,
     "data_maintenance.archiver.s3.tmp_upload_dir": "segments are uploaded from where they are, without a copy",

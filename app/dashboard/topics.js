@@ -164,6 +164,7 @@ class Row {
     say(messages, count(topic.messages_count))
     messages.title = exact(topic.messages_count)
     say(size, bytes(topic.size_bytes))
+    size.title = `${bytes(topic.disk_bytes)} on the disk`
     this.element.classList.toggle("busy", topic.messages_per_second > 0)
   }
 

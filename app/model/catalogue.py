@@ -111,6 +111,10 @@ class Topic:
         return sum(partition.size_bytes for partition in self.served)
 
     @property
+    def disk_bytes(self) -> int:
+        return sum(partition.disk_bytes for partition in self.served)
+
+    @property
     def classic_size_bytes(self) -> int:
         return sum(partition.message_bytes for partition in self.served)
 

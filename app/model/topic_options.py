@@ -78,7 +78,7 @@ def _word(value: Value, words: Sequence[str]) -> str:
 def _compression(value: Value) -> str:
     if isinstance(value, int):
         value = COMPRESSIONS.get(value, "")
-    return _word(value, ("none", "gzip"))
+    return _word(value, tuple(COMPRESSIONS.values()))
 
 
 def _is_word(value: Value, *words: str) -> bool:
@@ -178,11 +178,11 @@ O = TopicOption  # noqa: E741 -- in a table the shortest name reads best
 TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "compression_algorithm": O(
         ValueKind.STRING,
-        "none or gzip",
+        "none, gzip or zstd",
         _compression,
         lambda system, _: system.compression.default_algorithm,
         True,
-        "How messages are compressed on the disk: none or gzip.",
+        "How messages are compressed on the disk from now on: none, gzip or zstd.",
     ),
     "consumer_offset_durability": O(
         ValueKind.STRING,
@@ -359,6 +359,11 @@ class TopicDefaults:
         value = self.values[key]
         assert isinstance(value, int)
         return value
+
+    def stored(self, key: str) -> int:
+        """The default as topics' documents have it."""
+        value = self.values[key]
+        return NUMBERS_OF_COMPRESSIONS[str(value)] if key == "compression_algorithm" else self.number(key)
 
     def describe(self, document: TopicDocument) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
         """Returns the options that were chosen for a topic, and all others as they apply, each in the order of the

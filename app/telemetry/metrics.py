@@ -137,8 +137,10 @@ def _of_iggy(gateway: Gateway) -> Iterator[Series]:
     yield _counter("iggy_messages_received", "Messages that consumers have received.", measurements.messages_polled)
     yield _counter("iggy_bytes_sent", "Bytes of the batches that producers have sent.", measurements.bytes_sent)
     yield _gauge("iggy_segments_count", "Segments of all partitions.", segments)
-    disk = sum(partition.size_bytes for partition in partitions)
+    disk = sum(partition.disk_bytes for partition in partitions)
     yield _gauge("iggy_disk_usage_bytes", "Bytes of the logs of all partitions.", disk)
+    plain = sum(partition.size_bytes for partition in partitions)
+    yield _gauge("whippet_uncompressed_bytes", "Bytes that these logs would have without compression.", plain)
 
 
 def _deduplication(gateway: Gateway) -> Iterator[Series]:

@@ -117,7 +117,7 @@ class _Partition:
         for piece in pieces:
             known = self._index_of(piece)
             if known is not None:
-                described.words.extend(known.words)
+                described.extend(known)
         joined = _Joined(self._objects, self._place, pieces)
         found_index = Index()
         path = f"{self._folder}/{pieces[0].log.name}"
@@ -131,7 +131,7 @@ class _Partition:
             self._damage.append(lost)
         for piece, reason in joined.finish():
             self._report(piece, reason)
-        if described.words != found_index.words:
+        if not described.describes_as(found_index):
             self._report(pieces[0], "the indexes of the segment do not describe its batches")
         return sum(found_index.count(i) for i in range(len(found_index)))
 

@@ -272,7 +272,7 @@ class Restoring:
                 raise ArchiveDamaged(
                     f"{self._objects.location}/{partition_folder(place)}/{piece.index.name} is not an index of it"
                 )
-            entries.words.extend(known[0].words)
+            entries.extend(known[0])
         count, size, end = len(entries), position, pieces[-1].next
         if self._to is not None:
             count = next((i for i in range(len(entries)) if entries.timestamp(i) > self._to), count)

@@ -48,7 +48,7 @@ class Uploader:
         index = segment.entries
         if index is None:
             index = self._index_of(folder, segment, place.partition)
-        index = Index(index.words[4 * index.before(position) :])
+        index = index.part(index.before(position), len(index))
         end, count = segment.log_bytes, len(index)
         path = log_file(folder, segment.start)
         try:

@@ -62,7 +62,7 @@ def view_of(log: Log, synced: int, archived: Mapping[int, Sequence[Extent]]) -> 
     count = bisect_right(range(len(index)), synced, key=index.next_offset)
     end = index.end_position(count - 1) if count else 0
     begin = index.before(upload_from(archived.get(last.start_offset, ()), end))
-    entries = Index(index.words[4 * begin : 4 * count])
+    entries = index.part(begin, count)
     next_offset = index.next_offset(count - 1) if count else last.start_offset
     segments.append(SegmentView(last.start_offset, end, next_offset, False, entries))
     return View(segments, next_offset)

@@ -243,7 +243,6 @@ def test_a_defect_in_a_handler_is_logged_once_and_the_server_continues(start: St
     [
         ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true"),
         ("IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED", "true"),
-        ("IGGY_SYSTEM_COMPRESSION_DEFAULT_ALGORITHM", "gzip"),
         ("IGGY_TELEMETRY_ENABLED", "true"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_log_copied_to_a_higher_offset_is_not_served(damaged: DamagedFolder) -
 
 @pytest.mark.parametrize(
     "content",
-    [None, b"", GARBAGE, b"{}", b"[1]", b'{"whippet_store": "1"}', b'{"whippet_store": 2, "id": "x", "created_at": 1}'],
+    [None, b"", GARBAGE, b"{}", b"[1]", b'{"whippet_store": "1"}', b'{"whippet_store": 3, "id": "x", "created_at": 1}'],
     ids=["missing", "empty", "garbage", "an empty object", "a list", "wrong types", "newer"],
 )
 def test_a_folder_of_another_format_is_refused_in_one_line_and_not_touched(

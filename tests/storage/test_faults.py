@@ -17,7 +17,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.storage.support import scenario as scenarios
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
+from tests.storage.support.packed import PACKED, pack_everything, usually
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
 from tests.support.sizes import mostly_long, sized
@@ -41,6 +43,17 @@ levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.l
 chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
 
 
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How batches are stored."""
+    pack_everything(monkeypatch)
+    monkeypatch.setattr(scenarios, "packed_in", [str(request.param)])
+    return str(request.param)
+
+
+ways = pytest.mark.parametrize("way", usually("plain"), indirect=True)
+
+
 @pytest.fixture(autouse=True)
 def _early_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sync of a partition begins beside its shard, so that faults strike there as well."""
@@ -59,9 +72,13 @@ SERVERS = TopicOptions()
 PERSISTED = TopicOptions(durability="persisted", consumer_offset_durability="persisted", preallocate_segments=True)
 
 
-@functools.cache
 def operations(level: Durability, chosen: TopicOptions = SERVERS) -> tuple[str, ...]:
     """The disk operations of a life without faults."""
+    return _operations(scenarios.packed_in[0], level, chosen)
+
+
+@functools.cache
+def _operations(_: str, level: Durability, chosen: TopicOptions) -> tuple[str, ...]:
     disk = SimulatedDisk()
     disk.trace = []
     scenario = Scenario(disk, level, chosen=chosen)
@@ -120,11 +137,12 @@ async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability
 # --------------------------------------------------------------------------------------------------------------- faults
 
 
+@ways
 @chunks
 @levels
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC, FaultKind.SHORT, FaultKind.SHORT_ENOSPC])
 def test_a_failure_of_any_file_operation_loses_nothing_acknowledged(
-    kind: FaultKind, level: Durability, chunk: int
+    kind: FaultKind, level: Durability, chunk: int, way: str
 ) -> None:
     """Whether the store is closed, killed or loses its power afterwards."""
     for at in places(level, chunk):
@@ -146,12 +164,13 @@ def test_a_failure_of_any_file_operation_loses_nothing_acknowledged(
             raise
 
 
+@ways
 @chunks
 @pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC])
 @pytest.mark.parametrize("length", [3, 20])
 def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
-    length: int, kind: FaultKind, level: Durability, chunk: int
+    length: int, kind: FaultKind, level: Durability, chunk: int, way: str
 ) -> None:
     for at in places(level, chunk, step=5):
         try:
@@ -166,9 +185,12 @@ def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
             raise
 
 
+@ways
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_keeps_written_messages(level: Durability, chunk: int) -> None:
+def test_a_process_that_ends_at_any_file_operation_keeps_written_messages(
+    level: Durability, chunk: int, way: str
+) -> None:
     for at in places(level, chunk):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH))
@@ -179,10 +201,13 @@ def test_a_process_that_ends_at_any_file_operation_keeps_written_messages(level:
             raise
 
 
+@ways
 @sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
 @levels
-def test_a_power_failure_at_any_file_operation_keeps_synced_messages(level: Durability, chunk: int, seeds: int) -> None:
+def test_a_power_failure_at_any_file_operation_keeps_synced_messages(
+    level: Durability, chunk: int, way: str, seeds: int
+) -> None:
     for at in places(level, chunk):
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
         for seed in range(seeds):
@@ -194,10 +219,11 @@ def test_a_power_failure_at_any_file_operation_keeps_synced_messages(level: Dura
                 raise
 
 
+@ways
 @chunks
 @pytest.mark.parametrize("level", [Durability.MEMORY, Durability.WRITTEN], ids=["memory", "written"])
 def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_level(
-    level: Durability, chunk: int
+    level: Durability, chunk: int, way: str
 ) -> None:
     """Messages and stored offsets, at any operation, also after the disk has refused one."""
     for at in places(level, chunk, chosen=PERSISTED):
@@ -214,6 +240,26 @@ def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_lev
             raise
 
 
+@chunks
+@pytest.mark.parametrize("way", PACKED, indirect=True)
+def test_packed_batches_survive_what_plain_ones_survive(way: str, chunk: int) -> None:
+    """A sample of the tests above, for all ways to pack batches."""
+    for level in Durability:
+        for at in places(level, chunk, step=5):
+            try:
+                for kind in (FaultKind.EIO, FaultKind.SHORT_ENOSPC):
+                    disk, scenario = live(level, Fault(at, kind))
+                    survived = Durability.MEMORY if scenario.closed_cleanly else Durability.WRITTEN
+                    live_again(disk.process_kill(), scenario.promises, level, survived)
+                disk, scenario = live(level, Fault(at, FaultKind.CRASH))
+                live_again(disk.process_kill(), scenario.promises, level, Durability.WRITTEN)
+                live_again(disk.power_cut(random.Random(at)), scenario.promises, level, Durability.SYNCED)
+            except BaseException as error:
+                noted(error, level, at, way)
+                raise
+
+
+@pytest.mark.parametrize("way", usually("plain", PACKED[-1]), indirect=True)
 @pytest.mark.parametrize(
     ("ignored", "loss"),
     [
@@ -223,7 +269,7 @@ def test_persisted_topics_lose_nothing_acknowledged_on_a_server_with_a_lower_lev
         (r".*/offsets/.*", "the stored offset of"),
     ],
 )
-def test_a_disk_that_ignores_syncs_loses_messages_and_these_tests_notice(ignored: str, loss: str) -> None:
+def test_a_disk_that_ignores_syncs_loses_messages_and_these_tests_notice(ignored: str, loss: str, way: str) -> None:
     """The control: if the store left out a sync, the test above would notice."""
     level = Durability.SYNCED
     losses = []
@@ -278,9 +324,12 @@ async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
     assert disk.off or disk.open_handles == []
 
 
+@ways
 @chunks
 @levels
-def test_a_power_failure_after_a_kill_keeps_recovered_and_later_synced_messages(level: Durability, chunk: int) -> None:
+def test_a_power_failure_after_a_kill_keeps_recovered_and_later_synced_messages(
+    level: Durability, chunk: int, way: str
+) -> None:
     """The next process reads and builds on what a killed process had only written."""
     for at in places(level, chunk, step=2):
         killed, _ = live(level, Fault(at, FaultKind.CRASH))

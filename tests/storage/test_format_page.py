@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from whippet import storage
-from whippet.storage import batch, index, layout, offsets, producer_file, producers
+from whippet.storage import batch, index, layout, offsets, packing, producer_file, producers
 
 PAGE = Path(storage.__file__).with_name("FORMAT.md").read_text()
 
@@ -17,6 +17,10 @@ CONSTANTS = {
     "index header bytes": index.HEADER.size,
     "index entry bytes": index.ENTRY_BYTES,
     "index magic": index.MAGIC.decode(),
+    "packed batch magic": packing.MAGIC.decode(),
+    "index header bytes, version 2": index.HEADER_2.size,
+    "index entry bytes, version 2": index.ENTRY_2_BYTES,
+    "index magic, version 2": index.MAGIC_2.decode(),
     "offset file place bytes": offsets.PLACE.size,
     "producer record bytes": producer_file.RECORD.size,
     "producer id bytes, at most": producers.ID_BYTES_MAX,

@@ -23,6 +23,7 @@ import pytest
 
 from tests.storage.support import appender
 from tests.storage.support.segments import messages_in
+from tests.storage.support.ways import WAYS
 from tests.support.sizes import sized
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
@@ -103,7 +104,9 @@ def run_and_kill(folder: Path, level: Durability, seed: int, round_number: int, 
     """Kills a child after a random number of lines, and returns how many lines it had written."""
     chance = random.Random(seed)
     wanted = chance.choice((0, 1, 2, chance.randrange(3, 30), chance.randrange(30, 600), chance.randrange(30, 600)))
-    arguments = [str(folder), str(int(level)), str(seed), str(round_number)]
+    # Each child finds what others have stored in other ways.
+    way = chance.choice(list(WAYS))
+    arguments = [str(folder), str(int(level)), str(seed), str(round_number), way]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     lines = 0
     for partition in known.values():

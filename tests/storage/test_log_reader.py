@@ -24,10 +24,10 @@ from tests.storage.support.operations import (
 from tests.storage.support.segments import PARTITION, START_TIME, Opened, append, open_log, read_log, stamped
 from whippet.storage import batch as batches
 from whippet.storage.errors import ReadFailed
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import read_all, write_all
 from whippet.storage.index import Index, decode, encode
 from whippet.storage.log import Log
-from whippet.storage.log_reader import Fetched
 from whippet.storage.long_reads import Extent, Located
 from whippet.storage.producers import Producer, Record
 from whippet.storage.segment import Damage

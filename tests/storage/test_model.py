@@ -21,7 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.storage.support.packed import pack_everything
 from tests.storage.support.segments import FilesInMemoryOfTheSystem
+from tests.storage.support.ways import WAYS
 from tests.storage.support.world import random_bytes, stored, with_topic
 from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
@@ -29,7 +31,7 @@ from tests.support.sizes import sized
 from whippet.storage import early_sync, shard
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.partition import Partition
@@ -90,8 +92,12 @@ class PartitionMachine(RuleBasedStateMachine):
         unflushed=st.sampled_from((700, 100_000)),
         step_bytes=st.sampled_from((1, 1000, STEP_BYTES)),
         early_bytes=st.sampled_from((1, 1000, EARLY_BYTES)),
+        way=st.sampled_from(("plain", *WAYS)),
     )
-    def begin(self, unflushed: int, step_bytes: int, early_bytes: int, **options: Any) -> None:
+    def begin(self, unflushed: int, step_bytes: int, early_bytes: int, way: str, **options: Any) -> None:
+        self.patch = pytest.MonkeyPatch()
+        pack_everything(self.patch)
+        options |= WAYS[way]
         shard.STEP_BYTES = step_bytes
         early_sync.EARLY_BYTES = early_bytes
         self.options = options | {"unflushed_bytes_max": unflushed, "partition_unflushed_bytes_max": unflushed}
@@ -115,12 +121,19 @@ class PartitionMachine(RuleBasedStateMachine):
         early_sync.EARLY_BYTES = EARLY_BYTES
         if hasattr(self, "store"):
             self.wait(self.store.close())
+            self.patch.undo()
         self.loop.close()
         shutil.rmtree(self.root)
 
     @rule()
     def restart(self) -> None:
         self.wait(self.store.close())
+        self.open()
+
+    @rule(way=st.sampled_from(tuple(WAYS)))
+    def restart_with_batches_stored_in_another_way(self, way: str) -> None:
+        self.wait(self.store.close())
+        self.options |= {"compression": "none", "compression_override": True} | WAYS[way]
         self.open()
 
     @precondition(lambda self: self.partition.durability is not Durability.MEMORY)

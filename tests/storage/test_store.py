@@ -27,7 +27,7 @@ async def test_a_new_folder_has_a_format_file(tmp_path: Path) -> None:
     async with opened(tmp_path / "a/b", clock=Clock(77)):
         pass
     identity = json.loads((tmp_path / "a/b/FORMAT").read_text())
-    assert (identity["whippet_store"], identity["created_at"]) == (1, 77)
+    assert (identity["whippet_store"], identity["created_at"]) == (2, 77)
     async with opened(tmp_path / "a/b"):
         pass
     assert json.loads((tmp_path / "a/b/FORMAT").read_text()) == identity
@@ -67,7 +67,7 @@ async def test_of_many_reports_of_damage_the_newest_thousand_are_kept(tmp_path: 
         assert [damage.offset for damage in store.damage] == list(range(1, 1001))
 
 
-@pytest.mark.parametrize("content", ['{"whippet_store": 2, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])
+@pytest.mark.parametrize("content", ['{"whippet_store": 3, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])
 async def test_a_folder_of_another_format_is_refused_and_not_touched(tmp_path: Path, content: str) -> None:
     (tmp_path / "FORMAT").write_text(content)
     with pytest.raises(UnsupportedFormat, match=f"{tmp_path}/FORMAT"):

@@ -212,7 +212,7 @@ async def test_an_update_changes_what_it_names_and_nothing_else(tmp_path: Path) 
         (requests.PatchTopic("s", "t", (text("nonsense", "1"),)), Code.UNSUPPORTED_OPTION_KEY),
         (requests.PatchTopic("s", "t", reset=("nonsense",)), Code.UNSUPPORTED_OPTION_KEY),
         (requests.PatchTopic("s", "t", (text("durability", "persisted"),)), Code.OPTION_NOT_UPDATABLE),
-        (requests.PatchTopic("s", "t", (text("compression_algorithm", "gzip"),)), Code.OPTION_NOT_UPDATABLE),
+        (requests.PatchTopic("s", "t", (text("compression_algorithm", "lz4"),)), Code.INVALID_OPTION_VALUE),
         (requests.PatchTopic("s", "t", reset=("name",)), Code.OPTION_NOT_RESETTABLE),
         (requests.PatchTopic("s", "t", reset=("message_expiry", "message_expiry")), Code.INVALID_OPTION_VALUE),
         (

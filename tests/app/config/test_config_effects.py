@@ -30,6 +30,8 @@ TESTS = ROOT / "tests"
 PACKAGES = ("app", "storage", "transports")
 
 SHOWN_IN = """
+system.compression.default_algorithm | app/commands/test_compression.py | default_algorithm=
+system.compression.allow_override | app/commands/test_compression.py | allow_override=
 http.enabled | app/test_server_process.py | IGGY_HTTP_ENABLED
 http.address | app/test_server_process.py | IGGY_HTTP_ADDRESS
 http.max_request_size | transports/http/test_messages.py | http.max_request_size

@@ -53,6 +53,8 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("PARTITION_MESSAGE_SAVER_ENFORCE_FSYNC", "false", "saver_syncs", False),
     ("STATE_ENFORCE_FSYNC", "false", "catalog_syncs", False),
     ("STATE_RETRY_DELAY", "2 s", "write_retry_s", 2.0),
+    ("COMPRESSION_DEFAULT_ALGORITHM", "zstd", "compression", "zstd"),
+    ("COMPRESSION_ALLOW_OVERRIDE", "false", "compression_override", False),
     ("SEGMENT_SIZE", "5120", "segment_bytes", 5120),
     ("SEGMENT_CACHE_INDEXES", "true", "index_cache", "all"),
     ("SEGMENT_CACHE_INDEXES", "false", "index_cache", "none"),

@@ -64,6 +64,7 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
     ("key", "given", "stored"),
     [
         ("compression_algorithm", "gzip", "gzip"),
+        ("compression_algorithm", "ZSTD", "zstd"),
         ("compression_algorithm", " None ", "none"),
         ("durability", "persisted", "persisted"),
         ("enforce_fsync", "True", True),
@@ -139,15 +140,15 @@ def test_every_option_accepts_its_own_kind_and_0_stands_for_the_default(
 
 
 def test_the_compression_may_be_given_as_a_number() -> None:
-    for number, name in ((1, "none"), (2, "gzip")):
+    for number, name in ((1, "none"), (2, "gzip"), (3, "zstd")):
         assert parse_options([of_kind("compression_algorithm", number, ValueKind.UINT8)]).compression_algorithm == name
 
 
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        (from_text("compression_algorithm", "zstd"), "'zstd': none or gzip is needed"),
-        (of_kind("compression_algorithm", 3, ValueKind.UINT8), r"3 \(uint8\): none or gzip is needed"),
+        (from_text("compression_algorithm", "lz4"), "'lz4': none, gzip or zstd is needed"),
+        (of_kind("compression_algorithm", 4, ValueKind.UINT8), r"4 \(uint8\): none, gzip or zstd is needed"),
         (from_text("durability", "fsync"), "'fsync': replicated or persisted is needed"),
         (of_kind("durability", 1, ValueKind.UINT8), r"1 \(uint8\): replicated or persisted is needed"),
         (from_text("message_expiry", "soon"), "'soon': a number of microseconds, a duration such as 7 days"),

@@ -1,6 +1,6 @@
 """The process that tests/storage/test_kill.py kills: it appends as long as it lives and reports what was acknowledged.
 
-    python appender.py <data folder> <level> <seed> <round>
+    python appender.py <data folder> <level> <seed> <round> <how batches are stored, as in ways.py>
 
 Lines on its output, each written with one call once it is true:
 
@@ -20,6 +20,7 @@ import os
 import random
 import sys
 
+from tests.storage.support.ways import WAYS
 from whippet.storage.batch import Message, build
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.offsets import Kind
@@ -33,8 +34,9 @@ APPENDERS = 3
 SEGMENT_BYTES = 15_000
 
 
-def options(folder: str, level: Durability) -> StoreOptions:
+def options(folder: str, level: Durability, way: str = "plain") -> StoreOptions:
     return StoreOptions(
+        **WAYS[way],
         path=folder,
         durability=level,
         messages_required_to_save=60 if level is Durability.MEMORY else 1,
@@ -47,15 +49,17 @@ def options(folder: str, level: Durability) -> StoreOptions:
 
 def payload(key: str, index: int) -> bytes:
     """The content of a message follows from the key of its batch, so a reader can verify it."""
-    return f"{key}/{index}/".encode() + random.Random(f"{key}/{index}").randbytes(20 + (index * 37) % 300)
+    content = random.Random(f"{key}/{index}").randbytes(10 + (index * 37) % 150)
+    # So that it can be compressed.
+    return f"{key}/{index}/".encode() + content + content
 
 
 def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def open_store(folder: str, level: Durability) -> Store:
-    store = await Store.open(options(folder, level))
+async def open_store(folder: str, level: Durability, way: str = "plain") -> Store:
+    store = await Store.open(options(folder, level, way))
     if 0 not in store.streams:
         await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
     if 0 not in store.streams[0].topics:
@@ -87,9 +91,9 @@ async def append_for_ever(store: Store, partition: Partition, consumer: int, rou
             say("trimmed", number, partition.first_offset)
 
 
-async def main(folder: str, level: Durability, seed: int, round_number: int) -> None:
+async def main(folder: str, level: Durability, seed: int, round_number: int, way: str) -> None:
     say("opening")
-    store = await open_store(folder, level)
+    store = await open_store(folder, level, way)
     await asyncio.gather(
         *(
             append_for_ever(store, partition, consumer, round_number, seed)
@@ -100,4 +104,4 @@ async def main(folder: str, level: Durability, seed: int, round_number: int) -> 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Durability(int(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], Durability(int(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.storage.support.world import stored
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from whippet.storage import batch as batches
 from whippet.storage.errors import BatchFault, InvalidBatch
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 from whippet.storage.offsets import Key
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition

@@ -16,11 +16,12 @@ import msgspec
 
 from tests.storage.support.disk import PowerCut, SimulatedDisk
 from tests.storage.support.promises import Epoch, PartitionKey, Promises, State, check, facts, served
+from tests.storage.support.ways import WAYS
 from whippet.storage.batch import Message, build
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import StorageError
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files
-from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Key, Kind
 from whippet.storage.options import Durability, StoreOptions, TopicOptions
 from whippet.storage.partition import Partition
@@ -37,8 +38,13 @@ class Ended(Exception):
     """The disk is off."""
 
 
+packed_in: list[str] = ["plain"]
+"""How batches are stored, as `packed.WAYS` names it."""
+
+
 def options(level: Durability) -> StoreOptions:
     return StoreOptions(
+        **WAYS[packed_in[0]],
         path=ROOT,
         durability=level,
         messages_required_to_save=5 if level is Durability.MEMORY else 1,

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from tests.storage.support import packed
 from whippet.storage import batch as batches
 from whippet.storage import recovery
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.log import Entry, Log
-from whippet.storage.log_reader import Fetched
 from whippet.storage.segment import Damage
 
 PARTITION = 3
@@ -43,9 +44,12 @@ class Piece:
     """A batch in a log."""
 
     content: bytes
+    """As it is in the log."""
     position: int
     base_offset: int
     count: int
+    plain: bytes
+    """As it was appended."""
 
     @property
     def end(self) -> int:
@@ -83,13 +87,16 @@ def stamped(
     return bytes(batch)
 
 
-def pieces(shapes: Iterable[Sequence[int]], base_offset: int = 0, partition: int = PARTITION) -> list[Piece]:
-    """Batches back to back, each given by the payload sizes of its messages."""
+def pieces(
+    shapes: Iterable[Sequence[int]], base_offset: int = 0, partition: int = PARTITION, way: str = "plain"
+) -> list[Piece]:
+    """Batches back to back, each given by the payload sizes of its messages, stored in this way."""
     found: list[Piece] = []
     position = 0
     for shape in shapes:
-        content = stamped(shape, base_offset, partition=partition)
-        found.append(Piece(content, position, base_offset, len(shape)))
+        plain = stamped(shape, base_offset, partition=partition)
+        content = packed.stored(plain, way)
+        found.append(Piece(content, position, base_offset, len(shape), plain))
         position += len(content)
         base_offset += len(shape)
     return found
@@ -124,6 +131,7 @@ def open_log(
     segment_bytes: int = 1 << 20,
     check_all: bool = False,
     index_bytes: float = float("inf"),
+    way: str = "plain",
     **options: Any,
 ) -> Opened:
     files = files or FilesInMemoryOfTheSystem()
@@ -140,6 +148,7 @@ def open_log(
         segment_bytes,
         recovered.segments,
         damage.append,
+        compression=packed.compression_of(way),
         **options,
     )
     return Opened(log, damage, handles)
@@ -195,7 +204,7 @@ def read_log(log: Log, offset: int = 0, count: int = 1 << 30) -> list[tuple[int,
 
 def expected(batch_pieces: Iterable[Piece], shapes_salt: str = "") -> list[tuple[int, bytes]]:
     """What a reader of these batches gets."""
-    return [(message.offset, message.payload) for piece in batch_pieces for message in batches.messages(piece.content)]
+    return [(message.offset, message.payload) for piece in batch_pieces for message in batches.messages(piece.plain)]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -17,8 +17,8 @@ from tests.support.running import HANGS_S
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, StoredMessage, build
 from whippet.storage.documents import StreamDocument, TopicDocument
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import Buffer, Files
-from whippet.storage.log_reader import Fetched
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store, now_us

@@ -121,6 +121,7 @@ async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tm
         (incarnation,) = {each.pop("context")["incarnation"] for each in made["partitions"]}
         assert incarnation > 0
         partition = {"created_at": world.clock(), "segments_count": 1, "current_offset": 0, "size": "0 B"}
+        partition |= {"disk_bytes": 0}
         assert made == {
             "id": 0,
             "created_at": world.clock(),
@@ -132,6 +133,7 @@ async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tm
             "replication_factor": 1,
             "messages_count": 0,
             "partitions_count": 2,
+            "disk_bytes": 0,
             "partitions": [{"id": number, **partition, **NO_MESSAGES} for number in range(2)],
         }
         assert list(options) == sorted(options)

@@ -91,7 +91,7 @@ def size_text(size: int) -> str:
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _DURATION = "[1-9][0-9]{0,3} ?(s|m|h|d|days)"
 _VALUES: dict[str, Sequence[str]] = {
-    "compression_algorithm": ("none", "gzip"),
+    "compression_algorithm": ("none", "gzip", "zstd"),
     "consumer_offset_durability": topic_options.DURABILITIES,
     "durability": topic_options.DURABILITIES,
     "partition_resize_policy": (topic_options.MUTABLE, topic_options.FIXED),
@@ -154,4 +154,4 @@ ChangedTopicOptions = Annotated[
 ]
 Period = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_DURATION}|[1-9][0-9]{{0,3}} ?ms)?$"})]
 """Such as `20s`, within the limits of the server. Absent and empty mean the same."""
-Algorithm = Annotated[str, Meta(description="Case-insensitive", extra_json_schema={"enum": ["none", "gzip"]})]
+Algorithm = Annotated[str, Meta(description="Case-insensitive", extra_json_schema={"enum": ["none", "gzip", "zstd"]})]

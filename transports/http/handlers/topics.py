@@ -31,8 +31,8 @@ from whippet.transports.http.handlers import options
 from whippet.transports.http.handlers.options import OptionText, OptionValue
 from whippet.transports.http.operation import Call
 
-ALGORITHMS = {"none": 1, "gzip": 2}
-ALGORITHM_NAMES = {number: name for name, number in ALGORITHMS.items()}
+ALGORITHMS = {"none": 1, "gzip": 2, "zstd": 3}
+SHOWN_ALGORITHMS = {1: "none", 2: "gzip"}
 
 
 def _between(low: int, high: int) -> Meta:
@@ -51,6 +51,8 @@ class Partition(msgspec.Struct, frozen=True):
     next_offset: int
     context: Context
     """For clients since 0.12."""
+    disk_bytes: int
+    """What the partition occupies on the disk; `size` is that of its messages."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -67,6 +69,8 @@ class Topic(msgspec.Struct, frozen=True):
     partitions_count: int
     options: dict[str, OptionValue]
     """For clients since 0.9."""
+    disk_bytes: int
+    """What the topic occupies on the disk, compressed if it is; `size` is that of its messages as clients get them."""
 
 
 class TopicDetails(Topic, frozen=True):
@@ -199,7 +203,7 @@ async def delete_segments(call: Call) -> None:
 
 
 def _patched(body: ChangedTopic) -> tuple[Option, ...]:
-    """Returns what changes, as options. Clients that use them cannot change the compression."""
+    """Returns what changes, as options."""
     named = {
         "name": body.name,
         "compression_algorithm": body.compression_algorithm,
@@ -218,7 +222,7 @@ def _details(found: responses.TopicDetails) -> TopicDetails:
     return TopicDetails(*_members(found.info), partitions=[_partition(each) for each in found.partitions])
 
 
-Members = tuple[int, int, str, str, int, str, int, int, int, int, dict[str, OptionValue]]
+Members = tuple[int, int, str, str, int, str, int, int, int, int, dict[str, OptionValue], int]
 
 
 def _members(info: responses.TopicInfo) -> Members:
@@ -228,13 +232,14 @@ def _members(info: responses.TopicInfo) -> Members:
         info.name,
         field_types.size_text(info.size_bytes),
         info.message_expiry,
-        # HTTP clients know these two. Another one, which classic clients can set, would make the response unreadable.
-        ALGORITHM_NAMES.get(info.compression_algorithm, "none"),
+        # HTTP clients of Iggy know these two, and another one would make the response unreadable: it is in the options.
+        SHOWN_ALGORITHMS.get(info.compression_algorithm, "gzip"),
         info.max_topic_size,
         info.replication_factor,
         info.messages_count,
         info.partitions_count,
         options.texts_of(info.explicit, info.derived),
+        info.disk_bytes,
     )
 
 
@@ -249,12 +254,13 @@ def _partition(info: responses.PartitionInfo) -> Partition:
         info.first_offset,
         info.next_offset,
         Context(info.incarnation, NO_OWNER, info.incarnation),
+        info.disk_bytes,
     )
 
 
 def _check_algorithm(name: str | None) -> None:
     if name is not None and name.lower() not in ALGORITHMS:
-        raise ValueError(f"unknown compression algorithm {name!r}: none or gzip")
+        raise ValueError(f"unknown compression algorithm {name!r}: none, gzip or zstd")
 
 
 def _algorithm(name: str | None) -> int | None:

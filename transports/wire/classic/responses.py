@@ -62,13 +62,18 @@ STREAM = structure(
     messages_count=U64,
     name=NAME,
 )
+GZIP, ZSTD = 2, 3
+COMPRESSION = Part(U8.read, lambda algorithm: U8.write(GZIP if algorithm == ZSTD else algorithm))
+"""Clients know none and gzip, and cannot read a response with another algorithm. To them zstd is gzip, because a topic
+is compressed with it, too. The options of the topic, for clients since 0.9, have its name."""
+
 TOPIC = structure(
     responses.TopicInfo,
     id=U32,
     created_at=U64,
     partitions_count=U32,
     message_expiry=U64,
-    compression_algorithm=U8,
+    compression_algorithm=COMPRESSION,
     max_topic_size=U64,
     replication_factor=U8,
     size_bytes=U64,

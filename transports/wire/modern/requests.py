@@ -71,8 +71,9 @@ def _all_in_options(part: Part) -> Part:
             for key in ("max_topic_size", "message_expiry")
             if (value := getattr(request, key))
         ]
-        if request.compression_algorithm == GZIP:
-            settings.append(Option("compression_algorithm", ValueKind.STRING, b"gzip"))
+        if request.compression_algorithm in COMPRESSIONS:
+            name = COMPRESSIONS[request.compression_algorithm]
+            settings.append(Option("compression_algorithm", ValueKind.STRING, name))
         named = {option.key: option for option in (*settings, *request.options)}
         options = tuple(named[key] for key in sorted(named))
         return part.write(msgspec.structs.replace(request, options=options))
@@ -80,7 +81,7 @@ def _all_in_options(part: Part) -> Part:
     return Part(part.read, write)
 
 
-GZIP = 2
+COMPRESSIONS = {2: b"gzip", 3: b"zstd"}
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
 OPTIONS = {"options": tlv.REST}
 OFFSET_OF = {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}

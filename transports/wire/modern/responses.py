@@ -36,10 +36,9 @@ POLLS = frozenset({100, 104})
 NO_OPTIONS = followed(tlv.SIZED, ())
 """Follows what could have options and has none."""
 
-_KNOWN_COMPRESSIONS = (1, 2)
-COMPRESSION = Part(U8.read, lambda algorithm: U8.write(algorithm if algorithm in _KNOWN_COMPRESSIONS else 1))
-"""Clients know none and gzip, and cannot read a response with another algorithm. The server itself does not
-compress."""
+_SHOWN_COMPRESSIONS = {1: 1, classic.GZIP: classic.GZIP, classic.ZSTD: classic.GZIP}
+COMPRESSION = Part(U8.read, lambda algorithm: U8.write(_SHOWN_COMPRESSIONS.get(algorithm, 1)))
+"""As in classic responses. A document may have another number, which is none."""
 
 STREAM = NO_OPTIONS(classic.STREAM)
 TOPIC = structure(

@@ -47,13 +47,16 @@ USER = followed(tlv.SIZED, ())(modern.USER)
 USER_DETAILS = structure(responses.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
 
 
+_COMPRESSIONS = {"gzip": 2, "zstd": 3}
+
+
 def _topic(*, explicit: tuple[Option, ...], derived: tuple[Option, ...], **fields: Any) -> responses.TopicInfo:
     """Expiry and size are only among the options."""
     values = {option.key: value_of(option) for option in (*explicit, *derived)}
     return responses.TopicInfo(
         **fields,
         message_expiry=int(values["message_expiry"]),
-        compression_algorithm=2 if values["compression_algorithm"] == "gzip" else 1,
+        compression_algorithm=_COMPRESSIONS.get(str(values["compression_algorithm"]), 1),
         max_topic_size=int(values["max_topic_size"]),
         replication_factor=1,
         explicit=explicit,

@@ -85,7 +85,13 @@ def test_a_commit_has_a_number_of_replicas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compression", "options"), [(1, ()), (2, (Option("compression_algorithm", ValueKind.STRING, b"gzip"),)), (3, ())]
+    ("compression", "options"),
+    [
+        (1, ()),
+        (2, (Option("compression_algorithm", ValueKind.STRING, b"gzip"),)),
+        (3, (Option("compression_algorithm", ValueKind.STRING, b"zstd"),)),
+        (4, ()),
+    ],
 )
 def test_a_compression_that_is_named_by_a_number_elsewhere_is_an_option_here(
     compression: int, options: tuple[Option, ...]

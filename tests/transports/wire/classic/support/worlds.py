@@ -155,7 +155,8 @@ TOPIC_FIELDS = _fields(
     id=U32,
     created_at=U64,
     message_expiry=U64,
-    compression_algorithm=U8,
+    # zstd, which clients do not know, is sent as gzip.
+    compression_algorithm=U8.filter(lambda algorithm: algorithm != 3),
     max_topic_size=U64,
     replication_factor=U8,
     size_bytes=U64,

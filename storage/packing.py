@@ -1,0 +1,225 @@
+"""Packed batches: how a batch that is compressed is stored (FORMAT.md, section 11), as functions over bytes.
+
+A log packs batches right before it writes them and unpacks them right after it has read them, on its shard's thread.
+Everything else handles plain batches. What a packed batch is, how long it is and whether it is intact can be told
+without a key and without decompressing it, so recovery, scans and checks need neither.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import threading
+import zlib
+from typing import NamedTuple
+
+import xxhash
+import zstandard
+
+from whippet.storage.batch import (
+    HEADER_BYTES,
+    NO_BYTES_RESERVED,
+    RESERVED_AT,
+    UNLIMITED,
+    Header,
+    Readable,
+    header,
+)
+from whippet.storage.errors import BatchFault, InvalidBatch
+
+MAGIC = b"WHPPACK1"
+FIELDS = struct.Struct("<8sBBHQQ")
+"""magic, compression, encryption, reserved, stored length, the stored length again"""
+HEAD_CHECKSUM_AT = HEADER_BYTES - 16
+CHECKSUM_AT = HEADER_BYTES - 8
+ZEROS_AT = RESERVED_AT + FIELDS.size
+
+GZIP_LEVEL = 4
+ZSTD_LEVEL = 1
+"""Measured with 1,000 JSON documents of 1 KB each: zstd 1 compresses 770 MB/s to 0.20, zstd 3 660 MB/s to 0.20; gzip 4
+160 MB/s to 0.20, gzip 6 75 MB/s to 0.18."""
+
+SMALLEST_BYTES = 256
+"""Frames with fewer bytes than this are not compressed."""
+SAVED_MIN = 16
+"""A batch is stored compressed if that saves at least one part of its frames in so many."""
+
+_U64 = struct.Struct("<Q")
+_LENGTHS_AT = RESERVED_AT + 12
+_NO_BYTES = bytes(HEADER_BYTES)
+_GZIP = 31
+"""zlib's number for the format of gzip."""
+_hash = xxhash.xxh3_64_intdigest
+
+
+class Compression(enum.IntEnum):
+    """How the frames of a batch are compressed: the numbers that topics' documents and clients use."""
+
+    NONE = 1
+    GZIP = 2
+    ZSTD = 3
+
+
+class Encryption(enum.IntEnum):
+    NONE = 0
+
+
+class Unpacked(NamedTuple):
+    """A plain batch in two parts: its header and its frames."""
+
+    head: bytes
+    frames: Readable
+
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+def pack(batch: Readable, compression: Compression) -> tuple[Readable, ...]:
+    """The buffers that are stored for a plain batch: itself, if compressing it saves too little."""
+    frames = memoryview(batch)[HEADER_BYTES:]
+    if len(frames) < SMALLEST_BYTES:
+        return (batch,)
+    body = compress(frames, compression)
+    if len(frames) - len(body) < max(len(frames) // SAVED_MIN, 1):
+        return (batch,)
+    return _stored_head(batch, compression, Encryption.NONE, len(body), body), body
+
+
+def _stored_head(batch: Readable, compression: Compression, encryption: Encryption, size: int, body: Readable) -> bytes:
+    length = HEADER_BYTES + size
+    head = bytearray(_NO_BYTES)
+    head[:RESERVED_AT] = batch[:RESERVED_AT]
+    FIELDS.pack_into(head, RESERVED_AT, MAGIC, compression, encryption, 0, length, length)
+    _U64.pack_into(head, HEAD_CHECKSUM_AT, _hash(head[:HEAD_CHECKSUM_AT]))
+    _U64.pack_into(head, CHECKSUM_AT, _checksum(head, body))
+    return bytes(head)
+
+
+def _checksum(head: Readable, body: Readable) -> int:
+    state = xxhash.xxh3_64(head[:CHECKSUM_AT])
+    state.update(body)
+    return state.intdigest()
+
+
+class _Tools(threading.local):
+    """The compressor and the decompressor of a thread: both can be used again, but only by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_tools = _Tools()
+
+
+def compress(frames: Readable, compression: Compression) -> bytes:
+    if compression is Compression.ZSTD:
+        return _tools.compressor.compress(frames)
+    return zlib.compress(frames, GZIP_LEVEL, wbits=_GZIP)
+
+
+# ----------------------------------------------------------------------------------------------------------- unpacking
+
+
+def is_packed(head: Readable) -> bool:
+    """Whether a batch header is that of a packed batch."""
+    return head[RESERVED_AT : RESERVED_AT + len(MAGIC)] == MAGIC
+
+
+def stored_length(head: Readable) -> int:
+    """The length of a batch in the log, plain or packed, by its header."""
+    length: int = _U64.unpack_from(head, _LENGTHS_AT)[0] if is_packed(head) else header(head).length
+    return length
+
+
+def check(batch: Readable) -> Header:
+    """Returns the header of an intact packed batch, or raises InvalidBatch. It needs no key and decompresses nothing,
+    so it does not prove that the batch can be unpacked."""
+    if len(batch) <= HEADER_BYTES:
+        raise InvalidBatch(BatchFault.LENGTH, f"{len(batch)} bytes are not a packed batch")
+    magic, compression, encryption, reserved, length, again = FIELDS.unpack_from(batch, RESERVED_AT)
+    if magic != MAGIC or _U64.unpack_from(batch, HEAD_CHECKSUM_AT)[0] != _hash(batch[:HEAD_CHECKSUM_AT]):
+        raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the packed batch's header does not match")
+    if not length == again == len(batch) or length == header(batch).length:
+        raise InvalidBatch(
+            BatchFault.LENGTH, f"the header of the packed batch states {length} bytes, but it has {len(batch)}"
+        )
+    is_known = compression in _COMPRESSIONS and encryption in _ENCRYPTIONS
+    if not is_known or reserved or any(batch[ZEROS_AT:HEAD_CHECKSUM_AT]):
+        raise InvalidBatch(BatchFault.RESERVED, "the batch is packed in a way that this version does not know")
+    view = memoryview(batch)
+    if _U64.unpack_from(batch, CHECKSUM_AT)[0] != _checksum(view[:HEADER_BYTES], view[HEADER_BYTES:]):
+        raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the packed batch does not match")
+    named = header(batch)
+    if not HEADER_BYTES < named.length <= UNLIMITED.batch_bytes or not named.message_count:
+        raise InvalidBatch(BatchFault.COUNT, "the packed batch has no messages, or too many bytes")
+    return named
+
+
+_COMPRESSIONS = frozenset(Compression)
+_ENCRYPTIONS = frozenset(Encryption)
+
+
+def unpack(batch: Readable) -> Unpacked:
+    """The plain batch in a packed one that `check` has accepted. Raises InvalidBatch if it is not what its header
+    states. Never decompresses more than the header states."""
+    _, compression, *_ = FIELDS.unpack_from(batch, RESERVED_AT)
+    size = header(batch).length - HEADER_BYTES
+    frames = decompress(memoryview(batch)[HEADER_BYTES:], Compression(compression), size)
+    return Unpacked(bytes(batch[:RESERVED_AT]) + NO_BYTES_RESERVED, frames)
+
+
+def plain(batch: Readable) -> Readable:
+    """A stored batch as a plain one in one piece, whether it is packed or not."""
+    return b"".join(unpack(batch)) if is_packed(batch) else batch
+
+
+def decompress(body: Readable, compression: Compression, size: int) -> Readable:
+    """Exactly `size` bytes. Raises InvalidBatch if these are not what was compressed."""
+    try:
+        if compression is Compression.ZSTD:
+            frames: Readable = _from_zstd(body, size)
+        elif compression is Compression.GZIP:
+            frames = _from_gzip(body, size)
+        else:
+            frames = body
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise InvalidBatch(BatchFault.LENGTH, f"the packed batch cannot be decompressed: {error}") from error
+    if len(frames) != size:
+        raise InvalidBatch(
+            BatchFault.LENGTH, f"the packed batch has {len(frames)} bytes of frames, but its header states {size}"
+        )
+    return frames
+
+
+def _from_zstd(body: Readable, size: int) -> bytes:
+    # The size that the frame itself states would be allocated before anything is decompressed.
+    if zstandard.frame_content_size(body) != size:
+        raise zstandard.ZstdError("the length in the compressed data is another one")
+    return _tools.decompressor.decompress(body, max_output_size=size, read_across_frames=False, allow_extra_data=False)
+
+
+def _from_gzip(body: Readable, size: int) -> bytes:
+    gzip = zlib.decompressobj(wbits=_GZIP)
+    frames = gzip.decompress(body, size)
+    # The end of the stream, with its checksum, may follow what was asked for.
+    if not gzip.eof and gzip.decompress(gzip.unconsumed_tail, 1):
+        raise zlib.error("there is more of it")
+    if not gzip.eof or gzip.unused_data:
+        raise zlib.error("it ends too early, or something follows it")
+    return frames
+
+
+# ------------------------------------------------------------------------------------------------------ after damage
+
+
+def resembles(head: Readable) -> bool:
+    """Whether a header, perhaps a damaged one, is that of a packed batch."""
+    found = head[RESERVED_AT : RESERVED_AT + len(MAGIC)]
+    return sum(a == b for a, b in zip(found, MAGIC, strict=True)) >= len(MAGIC) - 2
+
+
+def claimed_lengths(head: Readable) -> list[int]:
+    """The lengths that a damaged header of a packed batch states, in ascending order: one if both fields agree."""
+    *_, first, second = FIELDS.unpack_from(head, RESERVED_AT)
+    return sorted({first, second})
