@@ -8,7 +8,6 @@ that the documents on disk and the partitions in memory always agree.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -203,7 +202,6 @@ class Store:
             self._settings_of(opened.place),
             self._shared,
         )
-        self.unavailable.pop(opened.place, None)
 
     def shard(self, place: PartitionId) -> Shard:
         """The shard that owns a partition."""
@@ -247,8 +245,6 @@ class Store:
     async def _close(self) -> None:
         if self._saver is not None:
             self._saver.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._saver
         failures = await asyncio.gather(
             *(partition.close() for partition in self.partitions.values()), return_exceptions=True
         )

@@ -307,6 +307,7 @@ async def test_a_defect_while_one_partition_is_written_fails_that_one_and_loses_
             await bad.append(texts("a"))
             await bad.flush()
             disk.defective = "partitions/0/"
+            syncs = store.shards[0].syncs
             appends = [asyncio.create_task(bad.append(texts(f"{i}"))) for i in range(3)]
             await reached(disk.reached)
             appends += [asyncio.create_task(bad.append(texts("late")))]
@@ -315,6 +316,7 @@ async def test_a_defect_while_one_partition_is_written_fails_that_one_and_loses_
             answers = await asyncio.gather(*appends, return_exceptions=True)
             acknowledged = [answer for answer in answers if not isinstance(answer, BaseException)]
             assert len(acknowledged) == (4 if level is Durability.MEMORY else 0)
+            assert store.shards[0].syncs == syncs
             assert (await good.append(texts("fine"))).base_offset == 0
             for act in (bad.flush(), bad.append(texts("refused"))):
                 with pytest.raises(PartitionFailed, match="a defect"):
