@@ -353,7 +353,7 @@ class Partition:
                     read = partial(self._pipeline.log.read, offset, wanted, left, until)
                     fetched = await self._pipeline.call(read, brief=True)
                 more = fetched
-            if found.messages and more.messages and sum(map(len, more.buffers)) > left:
+            if found.messages and sum(map(len, more.buffers)) > left:
                 # The next message alone is larger than what is left: the next read returns it.
                 break
             if more.next_offset == offset:

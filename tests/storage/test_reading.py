@@ -125,6 +125,20 @@ async def test_a_read_continues_while_there_is_room(tmp_path: Path, options: dic
                     assert left < needs + (0 if same_batch else HEADER_BYTES)
 
 
+@every_layout
+async def test_a_read_whose_room_is_exactly_enough_returns_everything_that_fits(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, **options) as partition:
+        filled = Filled(partition)
+        await filled.fill(clock, SHAPES)
+        assert (await partition.read(0, 1000, 0)).messages == 0
+        for count in range(1, len(filled.model) + 1):
+            size = sum(map(len, (await partition.read(0, count)).buffers))
+            assert found(await partition.read(0, 1000, size)) == filled.expected(0, count)
+
+
 async def test_a_read_keeps_its_limit_even_if_more_is_requested(tmp_path: Path) -> None:
     async with partition_in(tmp_path, read_bytes_max=2000) as partition:
         for _ in range(10):

@@ -143,3 +143,27 @@ async def test_a_partition_that_is_removed_while_the_disk_fails_is_closed(
             with pytest.raises(PartitionClosed, match="it was removed"):
                 await use
         assert (partition.unflushed_bytes, store.unflushed_bytes) == (0, 0)
+
+
+async def test_a_partition_that_is_created_again_is_empty_although_its_folder_could_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(5, "I/O error", "a folder")
+
+    async with opened(tmp_path) as store:
+        for partition in await with_topic(store, 2):
+            await partition.append(texts("old"))
+        with monkeypatch.context() as patch:
+            patch.setattr(store.catalog, "finish_removing", refuse)
+            await store.remove_partitions(0, 0, 1)
+            assert "removed partitions stay on the disk until the next removal or start" in caplog.text
+            with pytest.raises(CatalogueError):
+                await store.create_partitions(0, 0, 1)
+        await store.create_partitions(0, 0, 1)
+        new = store.partition(0, 0, 1)
+        assert new is not None
+        assert (await new.append(texts("new"))).base_offset == 0
+    async with opened(tmp_path) as store:
+        for partition, text in zip(store.partitions_of(0, 0), (b"old", b"new"), strict=True):
+            assert payloads(await partition.read(0, 9)) == [text]

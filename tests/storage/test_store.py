@@ -47,12 +47,13 @@ def test_the_progress_of_opening_is_reported_once_a_second_and_at_the_end(monkey
     seconds = Seconds()
     monkeypatch.setattr(stores, "time", seconds)
     reports: list[tuple[int, int]] = []
-    counter = stores._ProgressCounter(60, lambda progress: reports.append((progress.opened, progress.total)))
-    for _ in range(5):
+    counter = stores._ProgressCounter(80, lambda progress: reports.append((progress.opened, progress.total)))
+    for _ in range(7):
         counter.add(10)
-        seconds.now += 0.6
+        seconds.now += 0.5
     counter.add(10)
-    assert reports == [(0, 60), (30, 60), (50, 60), (60, 60)]
+    # At least a second has to pass between two reports, and a little more.
+    assert reports == [(0, 80), (40, 80), (70, 80), (80, 80)]
 
 
 def test_the_stores_clock_counts_whole_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +173,15 @@ async def test_the_saver_continues_after_a_defect_and_the_store_closes(
         await settled()
     async with opened(tmp_path) as store:
         assert payloads(await (await with_topic(store))[0].read(0, 9)) == [b"a"]
+
+
+async def test_a_closed_store_leaves_no_task_behind(tmp_path: Path) -> None:
+    async with opened(tmp_path, saver_interval_s=1000.0) as store:
+        await with_topic(store)
+        await settled()
+        assert len(asyncio.all_tasks()) == 2
+    await settled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # ------------------------------------------------------------------------------------------------------------ retention

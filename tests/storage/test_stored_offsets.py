@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.partitions import BUFFERED, CONSUMER, GROUP, SYNCED
-from tests.storage.support.world import partition_in, texts
+from tests.storage.support.world import opened, partition_in, texts, with_topic
+from tests.support.running import run
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.options import Durability
 
@@ -31,6 +34,39 @@ async def test_a_stored_offset_is_known_after_a_restart(tmp_path: Path, level: D
         assert partition.lowest_consumer_offset == 1
     async with partition_in(tmp_path, **options) as partition:
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, None)
+
+
+async def test_an_offset_acknowledged_from_memory_is_written_by_the_saver(tmp_path: Path) -> None:
+    async with opened(tmp_path, **BUFFERED) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        await store.save()
+        needed = [partition.needs_saver]
+        await partition.store_offset(CONSUMER, 1, 0)
+        needed.append(partition.needs_saver)
+        await store.save()
+        assert [*needed, partition.needs_saver] == [False, True, False]
+        assert list((tmp_path / "streams/0/topics/0/partitions/0/offsets/consumers").iterdir())
+
+
+@pytest.mark.parametrize("level", Durability)
+def test_a_power_failure_after_a_clean_stop_takes_no_message_and_no_stored_offset(level: Durability) -> None:
+    async def life(disk: SimulatedDisk) -> None:
+        async with opened("/data", files=disk, **{**BUFFERED, "durability": level}) as store:
+            (partition,) = await with_topic(store)
+            await partition.append(texts("a", "b", "c"))
+            await partition.store_offset(CONSUMER, 1, 2)
+            await partition.store_offset(GROUP, 1, 0)
+
+    async def found(disk: SimulatedDisk) -> tuple[int, int | None, int | None]:
+        async with opened("/data", files=disk) as store:
+            (partition,) = await with_topic(store)
+            return partition.appended, partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)
+
+    disk = SimulatedDisk()
+    run(life(disk))
+    for seed in range(10):
+        assert run(found(disk.power_cut(random.Random(seed)))) == (3, 2, 0)
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 3, 2**63])

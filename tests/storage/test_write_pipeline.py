@@ -248,6 +248,24 @@ async def test_waiting_appends_are_not_overtaken(tmp_path: Path) -> None:
         assert [answer.base_offset for answer in answers] == list(range(len(appends)))
 
 
+async def test_one_whose_batch_was_written_does_not_overtake_those_that_wait_with_its_next(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=2 * whole) as partition:
+
+        async def append_twice() -> list[int]:
+            return [(await partition.append(sized(1, 1000))).base_offset for _ in range(2)]
+
+        disk.stop()
+        busy = [asyncio.create_task(append_twice()) for _ in range(2)]
+        await settled()
+        waiting = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(3)]
+        await settled()
+        disk.go()
+        assert [answer.base_offset for answer in await asyncio.gather(*waiting)] == [2, 3, 4]
+        assert await asyncio.gather(*busy) == [[0, 5], [1, 6]]
+
+
 async def test_appends_to_a_full_store_wait_for_a_slow_disk_and_continue_in_order(
     tmp_path: Path,
 ) -> None:
@@ -398,10 +416,32 @@ async def test_after_a_failed_sync_the_saver_is_needed_until_offsets_are_synced_
             await partition.flush(sync=True)
         disk.failure = None
         await store.reopen(partition)
-        assert progress(partition) == (1, 1, 1)
+        assert (progress(partition), partition.segments_count) == ((1, 1, 1), 1)
         assert partition.needs_saver
         await store.save()
         assert not partition.needs_saver
+
+
+async def test_a_flush_waits_while_a_failed_partition_is_reopened(tmp_path: Path) -> None:
+    disk = Unsynced()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        disk.failure = OSError(5, "Input/output error")
+        with pytest.raises(PartitionFailed):
+            await partition.flush(sync=True)
+        disk.failure = None
+        (shard,) = store.shards
+        going = threading.Event()
+        first = shard.call(lambda: going.wait(HANGS_S))
+        reopening = asyncio.create_task(store.reopen(partition))
+        await settled()
+        flush = asyncio.create_task(partition.flush(sync=True))
+        await settled()
+        assert not flush.done()
+        going.set()
+        await asyncio.gather(first, reopening)
+        assert await flush is SYNCED
 
 
 # -------------------------------------------------------------------------------------------------------------- closing
