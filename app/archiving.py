@@ -48,18 +48,25 @@ async def running(store: Store, options: ArchiveOptions | None, files: Files) ->
 
 
 def restore_if_empty(options: StoreOptions) -> None:
-    """Restores an empty data folder, and takes the archive over. A folder that is complete stays as it is, so that a
+    """Restores an empty data folder except for the messages, which are read from the archive, and takes the archive
+    over. A folder that is complete stays as it is, so that a
     server may be restarted with the same command. It blocks."""
     files = Files()
     if files.exists(Layout(options).below(FORMAT_FILE)):
         _log.info("--from-archive: %s is a data folder already, so nothing is restored", options.path)
         return
-    restored = restore(options, files, to=None, takes_over=True, show=lambda line: _log.info("%s", line))
+    restored = restore(options, files, takes_over=True, downloads=False, show=lambda line: _log.info("%s", line))
     _log.log(logging.INFO if restored.complete else logging.WARNING, "%s", sentence(restored))
 
 
 def restore(
-    options: StoreOptions, files: Files, *, to: int | None, takes_over: bool, show: Callable[[str], None]
+    options: StoreOptions,
+    files: Files,
+    *,
+    to: int | None = None,
+    takes_over: bool = False,
+    downloads: bool = True,
+    show: Callable[[str], None],
 ) -> Restored:
     """`show` gets a line about the progress now and then. It blocks."""
     objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options.archive, files)
@@ -74,7 +81,9 @@ def restore(
             show(f"restored {progress.partitions} of {progress.total} partitions, {size:.0f} MiB")
 
     show(f"restoring {options.path} from {objects.location}")
-    run = restoring(objects, options, files, now_us, to=to, take_over=takes_over, on_progress=on_progress)
+    run = restoring(
+        objects, options, files, now_us, to=to, take_over=takes_over, downloads=downloads, on_progress=on_progress
+    )
     restored: Restored = run.run()
     return restored
 

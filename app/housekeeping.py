@@ -21,6 +21,7 @@ from whippet.storage.options import MIB
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
+    from whippet.app.model.catalogue import Stream, Topic
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ async def apply_retention(gateway: Gateway) -> None:
     for stream in gateway.streams:
         for topic in stream.topics:
             document = topic.document
+            await _apply_local_retention(gateway, stream, topic)
             expiry = None if document.message_expiry in (0, UNLIMITED) else document.message_expiry
             size = None if document.max_topic_size in (0, UNLIMITED) or not deletes_oldest else document.max_topic_size
             if expiry is None and size is None:
@@ -90,6 +92,25 @@ async def apply_retention(gateway: Gateway) -> None:
                 continue
             if count:
                 _log.info("retention: deleted %d segments of %s/%s", count, stream.name, topic.name)
+
+
+async def _apply_local_retention(gateway: Gateway, stream: Stream, topic: Topic) -> None:
+    """Deletes what is in the archive and not wanted on this machine any more."""
+    options, archiver = topic.document.options, gateway.archiver
+    age, size = (
+        None if chosen == UNLIMITED else chosen
+        for chosen in (options.local_retention_time, options.local_retention_size)
+    )
+    if archiver is None or (age is None and size is None):
+        return
+    try:
+        count = await archiver.retain_locally(stream.id, topic.id, time_us=age, max_bytes=size)
+    except (StorageError, OSError, KeyError) as error:
+        # As above.
+        _log.warning("local retention: cannot delete segments of %s/%s: %s", stream.name, topic.name, error)
+        return
+    if count:
+        _log.info("local retention: deleted %d archived segments of %s/%s here", count, stream.name, topic.name)
 
 
 async def evict_silent_clients(gateway: Gateway) -> None:

@@ -50,6 +50,8 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The most that is sent in a second, on average; 0: no limit."""
     local_limit_bytes: int | None = None
     """How many bytes may wait for the archive before messages are refused; None: no limit."""
+    cache_bytes: int = GIB
+    """The disk space for what was read from the archive."""
     protects_expired: bool = False
     """Whether retention deletes only what is in the archive."""
 
@@ -162,6 +164,9 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     message_deduplication: bool | None = None
     message_deduplication_max_entries: int | None = None
     message_deduplication_expiry: int | None = None
+    local_retention_time: Positive | None = None
+    local_retention_size: Positive | None = None
+    archive_retention: Positive | None = None
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from whippet.storage import batch as batches
+from whippet.storage import partition_reading
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import (
     InvalidOffset,
@@ -27,6 +27,7 @@ from whippet.storage.errors import (
     WriteFailed,
 )
 from whippet.storage.fetched import Fetched
+from whippet.storage.history import History
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.long_reads import LongRead
@@ -79,6 +80,7 @@ class Partition:
         "_timestamps",
         "durability",
         "emptied",
+        "history",
         "place",
     )
 
@@ -98,6 +100,8 @@ class Partition:
         self.durability = settings.durability
         self.emptied = 0
         """How often everything was deleted. Readers that stay need it: after a purge, offsets start over."""
+        self.history: History | None = None
+        """What of the log is only in the archive; None if nothing is."""
         self._settings = settings
         self._shared = shared
         self._readers = Readers()
@@ -141,6 +145,12 @@ class Partition:
     @property
     def first_offset(self) -> int:
         """The oldest retained offset, or that of the next message if there is none."""
+        local = self._pipeline.state.first_offset
+        return local if self.history is None else min(local, self.history.first_offset)
+
+    @property
+    def local_first_offset(self) -> int:
+        """Where the log on this machine begins; older messages are in the archive."""
         return self._pipeline.state.first_offset
 
     @property
@@ -163,7 +173,8 @@ class Partition:
         """The size of the messages for clients before 0.9: 64 bytes each, plus payload and user headers."""
         batches_count = self._pipeline.state.batches + self._pipeline.unwritten_batches
         frames_bytes = self.size_bytes - batches.HEADER_BYTES * batches_count
-        return frames_bytes + (CLIENT_FRAME_BYTES - batches.FRAME_BYTES) * self.messages_count
+        local = self.appended - self.local_first_offset - self._pipeline.state.left_out
+        return frames_bytes + (CLIENT_FRAME_BYTES - batches.FRAME_BYTES) * local
 
     @property
     def messages_count(self) -> int:
@@ -336,37 +347,17 @@ class Partition:
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         limit = self._shared.options.read_bytes_max
-        left = limit if room is None else min(room, limit)
-        end = self.readable
-        offset = max(offset, self.first_offset)
-        found = Fetched([], 0, offset)
-        while found.messages < count and offset < end and left > 0:
-            tail_start, wanted = self._pipeline.tail.first_offset, count - found.messages
-            if tail_start is not None and offset >= tail_start:
-                more = self._pipeline.tail.read(offset, wanted, left, end)
-            else:
-                until = min(end, self.written)
-                if offset >= until:
-                    break
-                fetched = self._pipeline.read_on_loop(offset, wanted, left, until)
-                if fetched is None:
-                    read = partial(self._pipeline.log.read, offset, wanted, left, until)
-                    fetched = await self._pipeline.call(read, brief=True)
-                more = fetched
-            if found.messages and sum(map(len, more.buffers)) > left:
-                # The next message alone is larger than what is left: the next read returns it.
-                break
-            if more.next_offset == offset:
-                break
-            left -= sum(map(len, more.buffers))
-            offset = more.next_offset
-            found = Fetched(found.buffers + more.buffers, found.messages + more.messages, offset)
-        return found
+        return await partition_reading.read(
+            self, self._pipeline, offset, count, limit if room is None else min(room, limit)
+        )
 
     async def read_long(self, offset: int, count: int, room: int) -> LongRead | None:
-        """Like `read`, for what is to be read while it is sent. None if too many files are open for that already."""
+        """Like `read`, for what is to be read while it is sent. None if too many files are open for that already, or
+        if some of it may be in the archive."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
+        if self.history is not None:
+            return None
         return await self._pipeline.read_long(max(offset, self.first_offset), count, room)
 
     async def read_last(self, count: int, room: int | None = None) -> Fetched:
@@ -381,16 +372,7 @@ class Partition:
         """The first offset whose message has this time or a later one; the next offset if there is none."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        log, tail, first = self._pipeline.log, self._pipeline.tail, self.first_offset
-        found = tail.offset_at(timestamp)
-        if found is not None:
-            return max(found, first)
-        if tail.first_offset is not None and tail.first_offset <= first:
-            return first
-        found = self._pipeline.offset_on_loop(timestamp)
-        if found is not None:
-            return found
-        return await self._pipeline.call(lambda: log.offset_at(timestamp), brief=True)
+        return await partition_reading.offset_at(self, self._pipeline, timestamp)
 
     # ------------------------------------------------------------------------------------------------- consumer offsets
 
@@ -519,6 +501,7 @@ class Partition:
     def _forget_everything(self) -> None:
         """After a purge."""
         self.emptied += 1
+        self.history = None
         self._pipeline.start_over()
         self._offsets.forget()
         self._producers.forget()

@@ -457,6 +457,8 @@ class Store:
             for partition in partitions:
                 seen = await self._closed(partition)
                 before = retention.expired(seen, self.clock(), expiry_us)
+                if partition.history is not None:
+                    await partition.history.expire(self.clock() - expiry_us, partition.local_first_offset)
                 deleted += await self._trim(partition, before, seen.purges)
         if max_bytes is not None and sum(partition.disk_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
@@ -475,6 +477,8 @@ class Store:
     async def _trim(self, partition: Partition, before: int, purges: int) -> int:
         if self.archived_before is not None:
             before = min(before, self.archived_before(partition.place))
+        if partition.history is not None and before > partition.history.first_offset:
+            await partition.history.keep_from(before)
         return await partition.trim(before, purges)
 
     async def _closed(self, partition: Partition) -> retention.Closed:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = msgspec.structs.replace(
             store_options(config), path=arguments.path, archive=archive_options(config)
         )  # fmt: skip
-        restored = archiving.restore(options, Files(), to=arguments.to, takes_over=False, show=_show)
+        restored = archiving.restore(options, Files(), to=arguments.to, show=_show)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED

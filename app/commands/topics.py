@@ -54,6 +54,7 @@ async def create_topic(
             f"(system.limits.topics_per_stream = {limit})",
         )
     chosen = _chosen_options(request)
+    check_archived(gateway, chosen)
     defaults = gateway.topic_defaults
     compression = chosen.compression_algorithm or defaults.values["compression_algorithm"]
     algorithm = topic_options.NUMBERS_OF_COMPRESSIONS[str(compression)]
@@ -89,6 +90,7 @@ async def update_topic(gateway: Gateway, session: Session, request: requests.Upd
     document = _updated(topic.document, request, gateway.topic_defaults)
     if document.compression_algorithm != topic.document.compression_algorithm:
         _check_compression(gateway, document.compression_algorithm)
+    check_archived(gateway, document.options)
     if document.max_topic_size != topic.document.max_topic_size:
         _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
@@ -140,6 +142,15 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
             f"'preallocate_segments': {partitions_count} partitions with segments of {settings.segment_bytes} "
             f"bytes would reserve {size}; at most {topic_options.RESERVED_BYTES_MAX} are allowed",
         )
+
+
+def check_archived(gateway: Gateway, chosen: TopicOptions) -> None:
+    """Refuses options about the archive of a server that has none."""
+    for key in sorted(topic_options.ARCHIVED):
+        if getattr(chosen, key) not in (None, topic_options.UNLIMITED) and gateway.archiver is None:
+            raise CommandError(
+                Code.INVALID_OPTION_VALUE, f"{key!r} needs an archive, and data_maintenance.archiver.enabled is false"
+            )
 
 
 def _chosen_options(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:

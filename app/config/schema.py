@@ -109,6 +109,8 @@ class Archiver(Section, frozen=True):
     local_limit: OptionalBytes = None
     """Bytes that may wait for the archive; while there are more, messages are refused (error 3009). Not set: producers
     never notice the archive."""
+    cache_size: Bytes = 1 << 30
+    """Disk space, in the data folder, for what was read from the archive and may be read again."""
     request_timeout: Period = 30.0
     """Time after which a request to a bucket has failed. A request moves at most 8 MiB."""
     disk: DiskArchive = DiskArchive()

@@ -78,5 +78,6 @@ def archive_options(config: Config) -> ArchiveOptions:
         interval_s=60.0 if archiver.interval is None else archiver.interval,
         bytes_per_second=archiver.bandwidth,
         local_limit_bytes=archiver.local_limit,
+        cache_bytes=archiver.cache_size,
         protects_expired=config.system.segment.archive_expired,
     )

@@ -176,6 +176,14 @@ def _default_durability(_: System, store: StoreOptions) -> str:
 
 O = TopicOption  # noqa: E741 -- in a table the shortest name reads best
 TOPIC_OPTIONS: Mapping[str, TopicOption] = {
+    "archive_retention": O(
+        ValueKind.UINT64,
+        "a number of microseconds, a duration such as 400 days, or never_expire,",
+        _expiry,
+        lambda *_: UNLIMITED,
+        True,
+        "How long messages stay in the archive at least after they were deleted here: microseconds, or a duration.",
+    ),
     "compression_algorithm": O(
         ValueKind.STRING,
         "none, gzip or zstd",
@@ -207,6 +215,22 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         lambda _, store: store.durability is Durability.SYNCED,
         False,
         "Older name of durability: true is persisted, false is replicated.",
+    ),
+    "local_retention_size": O(
+        ValueKind.UINT64,
+        "a number of bytes, a size such as 10 GiB, or unlimited,",
+        _topic_size,
+        lambda *_: UNLIMITED,
+        True,
+        "Size in bytes beyond which archived segments are deleted here; they are still read, from the archive.",
+    ),
+    "local_retention_time": O(
+        ValueKind.UINT64,
+        "a number of microseconds, a duration such as 1 day, or never_expire,",
+        _expiry,
+        lambda *_: UNLIMITED,
+        True,
+        "Age from which archived segments are deleted here; they are still read, from the archive.",
     ),
     "max_topic_size": O(
         ValueKind.UINT64,
@@ -301,6 +325,8 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
 
 NEWER = frozenset({"partition_resize_policy", "replication_factor"})
 """Options of clients from 0.12 on, which assume the defaults where a topic is described without them."""
+ARCHIVED = frozenset({"archive_retention", "local_retention_size", "local_retention_time"})
+"""Options that need an archive. A topic is described with those that were chosen for it."""
 WHIPPET_ONLY = frozenset(key for key in TOPIC_OPTIONS if key.startswith("message_deduplication"))
 """Not of Iggy, where programs may count on nine options: topics are described with them where they have a meaning."""
 
@@ -390,7 +416,7 @@ class TopicDefaults:
         choose a `durability` for every topic and do not know `enforce_fsync`."""
         if key == "enforce_fsync":
             return chosen.durability is not None
-        return key in NEWER or (key in WHIPPET_ONLY and not self._deduplicates(chosen))
+        return key in NEWER or key in ARCHIVED or (key in WHIPPET_ONLY and not self._deduplicates(chosen))
 
     def _deduplicates(self, chosen: TopicOptions) -> bool:
         enabled = chosen.message_deduplication

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from whippet.storage.archive import catalogue_archive, ownership
 from whippet.storage.archive.catalogue_archive import CatalogueArchive
 from whippet.storage.archive.documents import ROUND, Round, encode
+from whippet.storage.archive.histories import Histories, PartitionHistory
 from whippet.storage.archive.objects import Objects, open_objects
 from whippet.storage.archive.ownership import Ownership
 from whippet.storage.archive.pacing import Pacer
@@ -28,7 +29,7 @@ from whippet.storage.errors import ArchiveBehind, ArchiveConflict, ArchiveError,
 from whippet.storage.files import Files
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
-from whippet.storage.options import ArchiveOptions
+from whippet.storage.options import ArchiveOptions, TopicOptions
 from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ FAILURES_MAX = 3
 """After so many failures in a row, a round is over: most likely the archive cannot be reached."""
 RETRY_S = 1.0
 """The pause after a failed round. It doubles with each further one, up to the interval."""
+HOUR_US = 3_600_000_000
 WATCH_S = 1.0
 """How often the bytes that wait for the archive are compared with their limit, if there is one."""
 START_S = 15.0
@@ -86,6 +88,7 @@ class Archiver:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
         self._task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._histories = Histories(self._connect, files, store.layout, options.cache_bytes)
         if options.protects_expired:
             store.archived_before = self.covered
 
@@ -94,11 +97,13 @@ class Archiver:
     async def start(self) -> None:
         """Claims the archive, and begins with the rounds. Raises ArchiveConflict if the archive is another server's. If
         it cannot be reached, that is tried again later, because the server can do without it."""
+        await self._load_histories()
         try:
             async with asyncio.timeout(START_S):
                 await self._claim()
         except ArchiveConflict:
             self._threads.shutdown(wait=False)
+            self._histories.stop()
             raise
         except (ArchiveError, TimeoutError, OSError) as error:
             self._failed(str(error) or f"the archive has not answered for {START_S:.0f} seconds")
@@ -108,7 +113,7 @@ class Archiver:
 
     async def _claim(self) -> Claimed:
         def claim() -> Claimed:
-            objects = self._given or open_objects(self.options, self._files)
+            objects = self._connect()
             store = self._store
             owned = ownership.claim(objects, self._files, store.layout, store.identity, store.clock)
             catalogue = CatalogueArchive(objects, self._files, store.layout, owned.owner)
@@ -122,6 +127,18 @@ class Archiver:
             claimed.ownership.owner.generation,
         )
         return claimed
+
+    def _connect(self) -> Objects:
+        return self._given or open_objects(self.options, self._files)
+
+    async def _load_histories(self) -> None:
+        """Before anybody reads, so that what is only in the archive does not seem to be deleted."""
+        places = list(self._store.partitions)
+        firsts = await self._on_thread(lambda: [self._histories.load(place) for place in places])
+        for place, first in zip(places, firsts, strict=True):
+            partition = self._store.partitions[place]
+            if first is not None and first < partition.local_first_offset:
+                partition.history = PartitionHistory(place, self._histories, first)
 
     async def stop(self, *, seconds: float) -> None:
         """Archives what is new, as far as there is time for it, and ends the threads."""
@@ -141,6 +158,7 @@ class Archiver:
             await asyncio.get_running_loop().run_in_executor(
                 None, functools.partial(self._threads.shutdown, wait=True, cancel_futures=True)
             )
+            await asyncio.get_running_loop().run_in_executor(None, self._histories.stop)
 
     async def _run(self) -> None:
         failed = 0
@@ -258,7 +276,9 @@ class Archiver:
         return problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
 
     async def _archive(self, claimed: Claimed, place: PartitionId, partition: Partition) -> None:
-        fingerprint = _fingerprint(partition)
+        now, retention = self._store.clock(), self._options_of(place).archive_retention
+        # Something may expire although nothing else changes.
+        fingerprint = (*_fingerprint(partition), None if retention is None else now // min(retention, HOUR_US))
         if self._seen.get(place) == fingerprint:
             return
         archive = self._archive_of(claimed, place)
@@ -274,11 +294,17 @@ class Archiver:
         view = await partition.with_log(functools.partial(view_of, synced=partition.synced, archived=known.extents))
         is_current = lambda: partition.emptied == emptied  # noqa: E731
         try:
-            self.known[place] = await self._on_thread(functools.partial(archive.advance, view, is_current))
+            expired = 0 if retention is None else now - retention
+            known = self.known[place] = await self._on_thread(lambda: archive.advance(view, is_current, expired))
         except BaseException:
             self.known.pop(place, None)
             raise
         self._seen[place] = fingerprint
+        if partition.history is not None and known.first_offset > partition.history.first_offset:
+            await partition.history.keep_from(known.first_offset)
+
+    def _options_of(self, place: PartitionId) -> TopicOptions:
+        return self._store.streams[place.stream].topics[place.topic].document.options
 
     def _archive_of(self, claimed: Claimed, place: PartitionId) -> PartitionArchive:
         incarnation = self._store.streams[place.stream].topics[place.topic].document.incarnation(place.partition)
@@ -300,6 +326,39 @@ class Archiver:
 
     async def _on_thread(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    # -------------------------------------------------------------------------------------------------- local retention
+
+    async def retain_locally(self, stream_id: int, topic_id: int, *, time_us: int | None, max_bytes: int | None) -> int:
+        """Deletes closed segments of a topic from this machine that are older than a time, or beyond a size that its
+        partitions share, once they are in the archive. They stay readable. Returns how many."""
+        partitions = list(self._store.partitions_of(stream_id, topic_id))
+        share = None if max_bytes is None else max_bytes // max(len(partitions), 1)
+        deleted = 0
+        for partition in partitions:
+            purges, size, before = partition.purges, partition.size_bytes, 0
+            latest = None if time_us is None else self._store.clock() - time_us
+            for segment in await partition.closed_segments():
+                is_old = latest is not None and (segment.last_timestamp or 0) <= latest
+                is_beyond = share is not None and size > share
+                if not (is_old or is_beyond) or segment.next_offset > self.covered(partition.place):
+                    break
+                before = segment.next_offset
+                size -= segment.log_bytes
+            if before > partition.local_first_offset:
+                await self._begin_history(partition)
+                deleted += await partition.trim(before, purges)
+        return deleted
+
+    async def _begin_history(self, partition: Partition) -> None:
+        """Records from where on the partition is to be read, before anything of that is deleted here."""
+        emptied, local = partition.emptied, partition.local_first_offset
+        history = partition.history
+        if history is None:
+            history = PartitionHistory(partition.place, self._histories, local)
+            await history.keep_from(local)
+            if partition.emptied == emptied:
+                partition.history = history
 
     # ---------------------------------------------------------------------------------------------------------- results
 
@@ -344,7 +403,8 @@ class Archiver:
         waiting = 0
         for place, partition in self._store.partitions.items():
             known = self.known.get(place)
-            waiting += partition.appended - max(0 if known is None else known.next_offset, partition.first_offset)
+            archived = 0 if known is None else known.next_offset
+            waiting += partition.appended - max(archived, partition.local_first_offset)
         return waiting
 
 
@@ -369,7 +429,7 @@ def _fingerprint(partition: Partition) -> Fingerprint:
     )
     return (
         partition.appended,
-        partition.first_offset,
+        partition.local_first_offset,
         partition.segments_count,
         partition.emptied,
         hash(offsets),

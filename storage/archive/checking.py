@@ -13,6 +13,7 @@ import xxhash
 
 from whippet.storage import index as indexes
 from whippet.storage import scan
+from whippet.storage.archive.blobs import content_of
 from whippet.storage.archive.catalogue_archive import places_in
 from whippet.storage.archive.documents import (
     CATALOGUE,
@@ -29,7 +30,6 @@ from whippet.storage.archive.documents import (
 )
 from whippet.storage.archive.objects import PART_BYTES, Objects
 from whippet.storage.archive.partition_archive import by_segment
-from whippet.storage.archive.restoring import content_of
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Files
 from whippet.storage.index import Index

@@ -54,6 +54,8 @@ class Known(NamedTuple):
     """By the start offset of a segment."""
     covered: int
     """All closed segments that end at or before this offset are in the archive completely."""
+    first_offset: int
+    """The first message in the archive."""
     next_offset: int
     """After the last message in the archive."""
     local_bytes: int
@@ -94,8 +96,9 @@ class PartitionArchive:
             self._use(manifest, version)
         return self._known(View([], 0))
 
-    def advance(self, view: View, is_current: Callable[[], bool]) -> Known:
-        """Archives what a view has. `is_current` is False if the partition was purged since the view was taken; then
+    def advance(self, view: View, is_current: Callable[[], bool], expired: int = 0) -> Known:
+        """Archives what a view has, and removes segments that are not in it and whose messages are all older than
+        `expired`. `is_current` is False if the partition was purged since the view was taken; then
         SegmentGone is raised, and nothing is recorded."""
         try:
             self.load()
@@ -105,6 +108,7 @@ class PartitionArchive:
                 self._record(self._fresh(self._manifest.epoch + 1))
             elif reason := self._contradiction(self._manifest, view):
                 self._set_aside(self._manifest, reason)
+            self._forget_expired(view, expired)
             self._upload(view, is_current)
             return self._known(view)
         except BaseException:
@@ -225,6 +229,14 @@ class PartitionArchive:
         self._objects.put(name, encode(manifest))
         self._record(self._fresh(manifest.epoch + 1), keeps_objects=True)
 
+    def _forget_expired(self, view: View, expired: int) -> None:
+        """The next record is without them."""
+        for start in sorted(self._pieces):
+            last = self._pieces[start][-1]
+            if last.next > view.first_offset or last.last_timestamp >= expired:
+                break
+            del self._pieces[start]
+
     # ---------------------------------------------------------------------------------------------------------- uploads
 
     def _upload(self, view: View, is_current: Callable[[], bool]) -> None:
@@ -312,7 +324,8 @@ class PartitionArchive:
             covered = segment.next_offset
         known = {start: extents(pieces) for start, pieces in self._pieces.items()}
         local = sum(known[segment.start][-1].end for segment in view.segments if segment.start in known)
-        return Known(known, covered, manifest.pieces[-1].next if manifest.pieces else 0, local)
+        first, end = (manifest.pieces[0].first, manifest.pieces[-1].next) if manifest.pieces else (0, 0)
+        return Known(known, covered, first, end, local)
 
 
 def by_segment(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:

@@ -8,7 +8,9 @@ calls it, and a server before it opens the store.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +18,7 @@ import xxhash
 
 from whippet.storage import index as indexes
 from whippet.storage.archive import ownership
+from whippet.storage.archive.blobs import content_of
 from whippet.storage.archive.catalogue_archive import places_in
 from whippet.storage.archive.documents import (
     CATALOGUE,
@@ -33,9 +36,12 @@ from whippet.storage.archive.documents import (
     manifest_name,
     partition_folder,
 )
+from whippet.storage.archive.histories import HISTORY_FILE, HistoryDocument
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.catalog import Catalog
+from whippet.storage.data_folder import Identity
+from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
 from whippet.storage.index import Index
@@ -63,6 +69,8 @@ MESSAGES_PER_SECOND_MAX = 1 << 24
 """No partition receives more. It bounds which offsets a lost server may have given out since it archived last."""
 CLOCKS_APART_S = 60
 TAKE_OVER_TRIES = 5
+THREADS = 8
+"""How many partitions are restored at the same time."""
 
 
 class Restored(NamedTuple):
@@ -85,7 +93,8 @@ class Progress(NamedTuple):
 
 class Restoring:
     """One run. `to` restores the messages up to a time, in us. `take_over` makes the new folder the owner of the
-    archive, and nobody else can write to it any more."""
+    archive, and nobody else can write to it any more. Without `downloads` the messages stay in the archive, from where
+    the server reads them."""
 
     def __init__(
         self,
@@ -96,6 +105,7 @@ class Restoring:
         *,
         to: int | None = None,
         take_over: bool = False,
+        downloads: bool = True,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self._objects = objects
@@ -107,7 +117,9 @@ class Restoring:
         self._on_progress = on_progress
         self._archive_path = "" if options.archive is None else options.archive.path
         self._owner: Owner | None = None
+        self._downloads = downloads
         self._messages = self._bytes = 0
+        self._lock = threading.Lock()
 
     def run(self) -> Restored:
         """Raises RestoreRefused if there is something else in the folder already."""
@@ -143,7 +155,6 @@ class Restoring:
             raise RestoreRefused(f"{self._objects.location} is not an archive: it has no {OWNER}")
         replace(self._files, self._layout.below(MARKER), f"{self._objects.location}\n".encode())
         last = self._document(ROUND, Round)
-        archived_at = last.began_at if last is not None and last.generation == before.generation else before.claimed_at
         if self._take_over:
             self._owner = ownership.claim(
                 self._objects, self._files, self._layout, before.store, self._clock, take_over=True
@@ -151,14 +162,20 @@ class Restoring:
         catalogue = self._document(CATALOGUE, Catalogue)
         if catalogue is None:
             raise ArchiveDamaged(f"{self._objects.location}/{CATALOGUE} is missing, so there is nothing to restore")
+        # The round may be of an earlier claim: since then, nothing is certain to be archived.
+        archived_at = _created_at(catalogue) if last is None else last.began_at
         elapsed_s = max(self._clock() - archived_at, 0) // 1_000_000 + CLOCKS_APART_S
         given_out = 0 if before.complete and self._to is None else elapsed_s * MESSAGES_PER_SECOND_MAX
         self._restore_documents(catalogue)
         places = places_in(catalogue.streams)
-        for count, place in enumerate(places):
-            self._on_progress(Progress(count, len(places), self._bytes))
-            self._restore_partition(place, given_out)
-        self._on_progress(Progress(len(places), len(places), self._bytes))
+        restore = self._restore_partition if self._downloads else self._begin_partition
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="restore") as threads:
+            try:
+                for count, _ in enumerate(threads.map(lambda place: restore(place, given_out), places)):
+                    self._on_progress(Progress(count + 1, len(places), self._bytes))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
         self._files.sync_filesystem(self._layout.root)
         replace(self._files, self._layout.below(FORMAT_FILE), catalogue.format)
         self._files.remove(self._layout.below(MARKER))
@@ -217,6 +234,9 @@ class Restoring:
             if segments:
                 self._leave_out(folder, end)
             self._write(log_file(folder, newest), b"")
+        self._restore_small_files(place, folder, manifest)
+
+    def _restore_small_files(self, place: PartitionId, folder: str, manifest: Manifest) -> None:
         for name, content in manifest.offsets.items():
             kind, _, identity = name.partition("/")
             path = f"{folder}/{OFFSETS_FOLDER}/{_plain(kind)}/{_plain(identity)}"
@@ -224,6 +244,32 @@ class Restoring:
             self._write(path, content)
         if manifest.producers is not None:
             self._write(producers_file(folder), b"".join(self._content(place, manifest.producers)))
+
+    def _begin_partition(self, place: PartitionId, given_out: int) -> None:
+        """A partition whose messages stay in the archive: the local log begins after them."""
+        folder = self._layout.partition(place)
+        make_folders(self._files, folder)
+        manifest = self._manifest(place)
+        if manifest is None:
+            self._write(log_file(folder, 0), b"")
+            return
+        self._remove_strays(folder, set())
+        end = 0
+        if manifest.pieces:
+            end = manifest.pieces[-1].next
+            first = HistoryDocument(manifest.pieces[0].first)
+            self._write(f"{folder}/{HISTORY_FILE}", msgspec.json.encode(first) + b"\n")
+            self._count(sum(piece.next - piece.first for piece in manifest.pieces), 0)
+        newest = max(manifest.next_offset, end) + given_out
+        if manifest.pieces and newest > end:
+            self._leave_out(folder, end)
+        self._write(log_file(folder, newest), b"")
+        self._restore_small_files(place, folder, manifest)
+
+    def _count(self, messages: int, size: int) -> None:
+        with self._lock:
+            self._messages += messages
+            self._bytes += size
 
     def _remove_strays(self, folder: str, wanted: set[str]) -> None:
         """An earlier run may have restored an older state of the archive. Logs that are wanted are compared."""
@@ -285,8 +331,7 @@ class Restoring:
         if not self._is_complete(path, pieces, size):
             self._write_parts(path, self._log_parts(place, pieces), size)
         self._write(index_file(folder, start), indexes.encode(entries, start, size))
-        self._messages += sum(entries.count(i) for i in range(count))
-        self._bytes += size
+        self._count(sum(entries.count(i) for i in range(count)), size)
         return end, cut
 
     def _is_complete(self, path: str, pieces: list[Piece], size: int) -> bool:
@@ -340,21 +385,12 @@ class Restoring:
         self._files.rename(temporary, path)
 
 
-def content_of(objects: Objects, path: str, blob: Blob) -> Iterator[bytes]:
-    """The parts of an object. Raises ArchiveDamaged, at the latest after the last part, if it is not what was
-    recorded."""
-    size = objects.size(path)
-    if size != blob.size:
-        found = "it is missing" if size is None else f"it has {size} bytes"
-        raise ArchiveDamaged(f"{objects.location}/{path} has {blob.size} bytes according to the manifest, but {found}")
-    hasher = xxhash.xxh3_64()
-    for part in objects.parts(path, size):
-        hasher.update(part)
-        yield part
-    if hasher.hexdigest() != blob.xxh3:
-        raise ArchiveDamaged(
-            f"{objects.location}/{path} has the checksum {hasher.hexdigest()}, not {blob.xxh3} as in the manifest"
-        )
+def _created_at(catalogue: Catalogue) -> int:
+    """When the data folder was created."""
+    try:
+        return msgspec.json.decode(catalogue.format, type=Identity).created_at
+    except NOT_UNDERSTOOD as error:
+        raise ArchiveDamaged(f"{CATALOGUE}: the file FORMAT in it cannot be decoded: {error}") from error
 
 
 def _plain(name: str) -> str:

@@ -12,7 +12,10 @@ from tests.sdk.support.server import Server
 NEVER = UNLIMITED = 2**64 - 1
 HOUR_US = 3_600_000_000
 KINDS = {
+    "archive_retention": "uint64",
     "compression_algorithm": "string",
+    "local_retention_size": "uint64",
+    "local_retention_time": "uint64",
     "message_deduplication": "bool",
     "message_deduplication_expiry": "uint64",
     "message_deduplication_max_entries": "uint64",

@@ -15,7 +15,7 @@ from whippet.app.config.system import System
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option, OptionScope, ValueKind, from_text
-from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults
+from whippet.app.model.topic_options import ARCHIVED, NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults
 from whippet.storage.options import GIB, MIB, Durability
 
 DAY = 86_400 * SECOND
@@ -30,7 +30,7 @@ def described(info: responses.TopicInfo) -> tuple[dict[str, str], dict[str, str]
     explicit, derived = ({one.key: to_text(one) for one in part} for part in (info.explicit, info.derived))
     same = {"enforce_fsync"} if "durability" in explicit and "enforce_fsync" not in explicit else set()
     assert sorted([*explicit, *derived]) == sorted(
-        TOPIC_OPTIONS.keys() - WHIPPET_ONLY - (NEWER - explicit.keys()) - same
+        TOPIC_OPTIONS.keys() - WHIPPET_ONLY - ((NEWER | ARCHIVED) - explicit.keys()) - same
     )
     assert (list(explicit), list(derived)) == (sorted(explicit), sorted(derived))
     return explicit, derived

@@ -213,6 +213,7 @@ data_maintenance.archiver.kind | storage/archive/test_objects.py | kind="s3"
 data_maintenance.archiver.interval | app/test_archiving_process.py | IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL
 data_maintenance.archiver.bandwidth | storage/archive/test_pacing.py | bytes_per_second
 data_maintenance.archiver.local_limit | storage/archive/test_archiver.py | local_limit_bytes
+data_maintenance.archiver.cache_size | storage/archive/test_histories.py | cache_bytes
 data_maintenance.archiver.request_timeout | storage/archive/test_objects.py | timeout_s=0.2
 data_maintenance.archiver.disk.path | app/test_archiving_process.py | IGGY_DATA_MAINTENANCE_ARCHIVER_DISK_PATH
 data_maintenance.archiver.s3.bucket | storage/archive/test_objects.py | bucket="none"

@@ -294,6 +294,7 @@ system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 data_maintenance.archiver.bandwidth | "0" | "32 MiB" | 33554432
 data_maintenance.archiver.local_limit | "" | "32 MiB" | 33554432
+data_maintenance.archiver.cache_size | "1 GiB" | "32 MiB" | 33554432
 data_maintenance.archiver.request_timeout | "30 s" | "7 s" | 7.0
 """
 ROWS = [tuple(part.strip() for part in line.split(" | ")) for line in TABLE.strip().splitlines()]

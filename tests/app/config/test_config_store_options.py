@@ -94,6 +94,7 @@ ARCHIVE: list[tuple[str, str, str, object]] = [
     ("INTERVAL", "7 s", "interval_s", 7.0),
     ("BANDWIDTH", "1 MiB", "bytes_per_second", MIB),
     ("LOCAL_LIMIT", "1 MiB", "local_limit_bytes", MIB),
+    ("CACHE_SIZE", "1 MiB", "cache_bytes", MIB),
     ("REQUEST_TIMEOUT", "7 s", "request_timeout_s", 7.0),
     ("ARCHIVE_EXPIRED", "true", "protects_expired", True),
     ("DISK_PATH", "elsewhere", "path", "elsewhere"),

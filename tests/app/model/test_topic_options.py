@@ -9,16 +9,27 @@ from tests.app.model.support.option_texts import to_text
 from whippet.app.config.system import MessageDeduplication, System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, Value, ValueKind, encode, from_text
-from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults, parse_options
+from whippet.app.model.topic_options import (
+    ARCHIVED,
+    NEWER,
+    TOPIC_OPTIONS,
+    UNLIMITED,
+    WHIPPET_ONLY,
+    TopicDefaults,
+    parse_options,
+)
 from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
 
 DAY = 86_400_000_000
 KINDS = {
+    "archive_retention": ValueKind.UINT64,
     "compression_algorithm": ValueKind.STRING,
     "consumer_offset_durability": ValueKind.STRING,
     "durability": ValueKind.STRING,
     "enforce_fsync": ValueKind.BOOL,
+    "local_retention_size": ValueKind.UINT64,
+    "local_retention_time": ValueKind.UINT64,
     "max_topic_size": ValueKind.UINT64,
     "message_deduplication": ValueKind.BOOL,
     "message_deduplication_expiry": ValueKind.UINT64,
@@ -32,7 +43,7 @@ KINDS = {
     "size_of_messages_required_to_save": ValueKind.UINT64,
 }
 CAN_CHANGE = (
-    *("compression_algorithm", "max_topic_size"),
+    *("archive_retention", "compression_algorithm", "local_retention_size", "local_retention_time", "max_topic_size"),
     *("message_deduplication", "message_deduplication_expiry", "message_deduplication_max_entries"),
     "message_expiry",
 )
@@ -102,6 +113,10 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
         ("message_deduplication_expiry", "1 hour", 3_600_000_000),
         ("message_deduplication_expiry", "never_expire", UNLIMITED),
         ("message_deduplication_expiry", "0", None),
+        ("archive_retention", "400 days", 400 * DAY),
+        ("local_retention_time", "never_expire", UNLIMITED),
+        ("local_retention_size", "10 GiB", 10 << 30),
+        ("local_retention_size", "unlimited", UNLIMITED),
         ("message_deduplication_max_entries", "5000000", 5_000_000),
         ("message_deduplication_max_entries", "unlimited", UNLIMITED),
         ("message_deduplication_max_entries", "0", None),
@@ -191,7 +206,10 @@ def test_an_invalid_value_is_refused_with_its_key_and_what_is_needed(option: Opt
         ("segment_sise", "did you mean segment_size?"),
         ("max_size", "did you mean max_topic_size?"),
         ("enforce_sync", "did you mean enforce_fsync?"),
-        ("colour", "the options are compression_algorithm, consumer_offset_durability, durability, enforce_fsync, "),
+        (
+            "colour",
+            "the options are archive_retention, compression_algorithm, consumer_offset_durability, durability, ",
+        ),
         ("Durability", "did you mean durability?"),
         ("x" * 255, "xxx"),
     ],
@@ -251,7 +269,7 @@ def test_a_topic_without_options_has_the_servers_defaults() -> None:
         "segment_size": "1073741824",
         "size_of_messages_required_to_save": "1048576",
     }
-    assert list(texts(derived)) == sorted(KINDS.keys() - WHIPPET_ONLY - NEWER)
+    assert list(texts(derived)) == sorted(KINDS.keys() - WHIPPET_ONLY - NEWER - ARCHIVED)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +352,7 @@ def test_chosen_options_are_explicit_and_all_others_derived() -> None:
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
     assert texts(derived)["compression_algorithm"] == "zstd"
     assert sorted([*texts(explicit), *texts(derived)]) == sorted(
-        KINDS.keys() - WHIPPET_ONLY - NEWER - {"enforce_fsync"}
+        KINDS.keys() - WHIPPET_ONLY - NEWER - ARCHIVED - {"enforce_fsync"}
     )
 
 

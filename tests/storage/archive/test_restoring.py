@@ -12,6 +12,7 @@ from tests.storage.archive.support.archives import Crash, Flaky, archived, resto
 from tests.storage.support.numbered_sends import by
 from tests.storage.support.world import offsets, opened, sized, texts, with_topic
 from tests.support.clocks import NOON
+from whippet.storage.archive.checking import survey as check_archive
 from whippet.storage.archive.restoring import MARKER, MESSAGES_PER_SECOND_MAX
 from whippet.storage.documents import GroupDocument
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
@@ -265,4 +266,43 @@ async def test_progress_is_reported(tmp_path: Path) -> None:
         assert await archiver.round()
     seen: list[tuple[int, int]] = []
     restore(tmp_path, objects=Flaky(tmp_path / "archive"), on_progress=lambda each: seen.append(each[:2]))
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+async def test_a_server_that_takes_over_serves_at_once_and_reads_from_the_archive(tmp_path: Path) -> None:
+    await archive_of(tmp_path)
+    archive = Flaky(tmp_path / "archive")
+    found = restore(tmp_path, "data2", objects=archive, take_over=True, downloads=False)
+    assert found.messages == 8
+    assert not [each for each in archive.done if each.endswith((".log", ".index"))], "nothing was downloaded"
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "data2").rename(tmp_path / "data")
+    for more in (0, 2):
+        async with archived(tmp_path, segment_bytes=1024) as (store, archiver):
+            (partition,) = await with_topic(store)
+            assert (store.problems, list(store.damage)) == ([], [])
+            assert (partition.first_offset, partition.messages_count) == (0, 8 + more)
+            assert partition.local_first_offset == 8
+            assert offsets(await partition.read(0, 8)) == list(range(8))
+            assert partition.offset_of(Kind.CONSUMER, 7) == 3
+            await fill(partition, 2)
+            assert len((await partition.read(0, 99)).buffers) > 1
+            assert (await partition.read(0, 99)).messages == 10 + more
+            assert await archiver.round()
+    (checked,) = check_archive(Flaky(tmp_path / "archive"))
+    assert (checked.messages, checked.damage) == (12, [])
+
+
+async def test_a_take_over_that_is_repeated_leaves_out_as_much_as_the_first_attempt(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archived(tmp_path, clock=clock) as (store, archiver):
+        (partition,) = await with_topic(store)
+        await fill(partition)
+        assert await archiver.round()
+    clock.now += 1000 * SECOND
+    with pytest.raises(Crash):
+        restore(tmp_path, clock=clock, take_over=True, downloads=False, files=Dying(12))
+    restore(tmp_path, clock=clock, take_over=True, downloads=False)
+    async with opened(tmp_path / "restored", clock=clock) as store:
+        (partition,) = await with_topic(store)
+        assert partition.appended >= 8 + 1000 * MESSAGES_PER_SECOND_MAX

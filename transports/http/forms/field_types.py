@@ -98,6 +98,9 @@ _VALUES: dict[str, Sequence[str]] = {
     "replication_factor": ("1",),
 }
 _NUMBERS = {
+    "archive_retention": f"^([1-9][0-9]{{0,17}}|{_DURATION}|never_expire)$",
+    "local_retention_size": "^([1-9][0-9]{0,3} ?(GiB|TiB)|unlimited)$",
+    "local_retention_time": f"^([1-9][0-9]{{0,17}}|{_DURATION}|never_expire)$",
     "max_topic_size": "^([1-9][0-9]{0,3} ?(GiB|TiB)|unlimited)$",
     "message_deduplication_expiry": f"^([1-9][0-9]{{0,17}}|{_DURATION}|never_expire)$",
     "message_deduplication_max_entries": "^([1-9][0-9]{0,8}|unlimited)$",

@@ -1,0 +1,273 @@
+"""Messages that are only in the archive are read as if they were local."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.archive.support.archives import Flaky, unavailable
+from tests.storage.support.world import offsets, opened, payloads, sized, texts, with_topic
+from tests.support.clocks import NOON
+from whippet.storage.archive.archiver import Archiver
+from whippet.storage.archive.blocks import BLOCK_BYTES
+from whippet.storage.archive.histories import CACHE_FOLDER, HISTORY_FILE
+from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable
+from whippet.storage.files import Files
+from whippet.storage.options import ArchiveOptions, TopicOptions
+from whippet.storage.store import Store
+
+SECOND = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def archiving(
+    folder: Path, archive: Flaky, clock: Clock, *, cache_bytes: int = 1 << 30, segment_bytes: int = 1024
+) -> AsyncIterator[tuple[Store, Archiver]]:
+    # Without memory for recent batches, everything is read from files.
+    async with opened(folder / "data", clock=clock, segment_bytes=segment_bytes, tail_bytes_max=0) as store:
+        options = ArchiveOptions(interval_s=1e6, cache_bytes=cache_bytes)
+        archiver = Archiver(store, options, Files(), archive)
+        await archiver.start()
+        try:
+            yield store, archiver
+        finally:
+            archiver.refused = True
+            await archiver.stop(seconds=10)
+
+
+async def filled(store: Store, archiver: Archiver, clock: Clock, batches: int = 20) -> Any:
+    """One batch of one message for each second, three to a segment; all but the last two segments are only in the
+    archive."""
+    (partition,) = await with_topic(store)
+    for number in range(batches):
+        clock.now += SECOND
+        await partition.append(sized(1, 100, b"%03d" % number))
+    assert await archiver.round()
+    assert await archiver.retain_locally(0, 0, time_us=4 * SECOND, max_bytes=None)
+    return partition
+
+
+def expected(numbers: range) -> list[bytes]:
+    return [(b"%03d" % number * 34)[:100] for number in numbers]
+
+
+async def test_every_offset_is_read_across_the_border(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        assert (partition.first_offset, partition.local_first_offset) == (0, 15)
+        assert len(list((tmp_path / "data").rglob("*.log"))) == 2
+        assert payloads(await partition.read(0, 99)) == expected(range(20))
+        for start in range(20):
+            for count in (1, 2, 7):
+                found = await partition.read(start, count)
+                assert offsets(found) == list(range(start, min(start + count, 20)))
+        assert offsets(await partition.read(0, 99, room=500)) == [0]
+        assert partition.messages_count == 20
+
+
+async def test_every_time_is_found_across_the_border(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        assert await partition.offset_at(0) == 0
+        for number in range(20):
+            assert await partition.offset_at(NOON + (number + 1) * SECOND) == number
+            assert await partition.offset_at(NOON + (number + 1) * SECOND - 1) == number
+        assert await partition.offset_at(NOON + 21 * SECOND) == 20
+
+
+async def test_a_restarted_server_still_reads_everything(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        await filled(store, archiver, clock)
+    async with archiving(tmp_path, archive, clock) as (store, _):
+        (partition,) = await with_topic(store)
+        assert (partition.first_offset, partition.messages_count) == (0, 20)
+        assert payloads(await partition.read(0, 99)) == expected(range(20))
+        await partition.append(texts("more"))
+        assert offsets(await partition.read(19, 99)) == [19, 20]
+
+
+async def test_an_archive_that_is_out_of_reach_is_an_error_and_nothing_is_skipped(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        await filled(store, archiver, clock)
+    archive.before = unavailable
+    async with archiving(tmp_path, archive, clock) as (store, _):
+        (partition,) = await with_topic(store)
+        assert partition.first_offset == 0
+        with pytest.raises(ArchiveUnavailable):
+            await partition.read(0, 99)
+        assert offsets(await partition.read(15, 99)) == list(range(15, 20))
+        archive.before = lambda operation: None
+        assert offsets(await partition.read(0, 99)) == list(range(20))
+
+
+async def test_only_what_is_archived_is_deleted_here(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        (partition,) = await with_topic(store)
+        for _ in range(20):
+            await partition.append(sized(1, 100))
+        assert await archiver.retain_locally(0, 0, time_us=0, max_bytes=0) == 0
+        assert await archiver.round()
+        assert await archiver.retain_locally(0, 0, time_us=None, max_bytes=partition.size_bytes) == 0
+        assert await archiver.retain_locally(0, 0, time_us=None, max_bytes=partition.size_bytes - 1) == 1
+        assert await archiver.retain_locally(0, 0, time_us=None, max_bytes=0) == 5
+        assert partition.local_first_offset == 18
+
+
+async def test_a_crash_before_the_deletion_changes_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        await filled(store, archiver, clock)
+        shutil.copytree(tmp_path / "data", tmp_path / "later")
+    history = next((tmp_path / "data").rglob(HISTORY_FILE))
+    assert history.read_bytes() == b'{"first_offset":0}\n'
+
+
+async def test_expired_messages_are_not_read_from_the_archive_either(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        await store.retain(0, 0, expiry_us=12 * SECOND, max_bytes=None)
+        assert partition.first_offset == 6
+        assert offsets(await partition.read(0, 99)) == list(range(6, 20))
+        await store.retain(0, 0, expiry_us=1 * SECOND, max_bytes=None)
+        assert partition.first_offset == partition.local_first_offset == 18
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, _):
+        (partition,) = await with_topic(store)
+        assert partition.first_offset == 18
+
+
+async def test_deleted_segments_are_not_read_from_the_archive(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        assert await store.delete_segments(partition, 1) == 1
+        assert partition.first_offset == partition.local_first_offset == 18
+
+
+async def test_a_purge_ends_the_history(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        await partition.purge()
+        assert partition.first_offset == 0
+        await partition.append(texts("new"))
+        assert payloads(await partition.read(0, 99)) == [b"new"]
+        partition = await filled(store, archiver, clock)
+        assert partition.first_offset == 0
+        assert len(offsets(await partition.read(0, 99))) == 21
+
+
+async def test_the_archive_forgets_what_has_expired_there(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        document = store.streams[0].topics[0].document
+        chosen = TopicOptions(archive_retention=10 * SECOND)
+        await store.update_topic(0, document.__class__(**{**_fields(document), "options": chosen}))
+        assert await archiver.round()
+        assert partition.first_offset == 9
+        assert offsets(await partition.read(0, 99)) == list(range(9, 20))
+        assert not [item.name for item in archive.list("streams/") if f"/{0:020}." in item.name]
+
+
+def _fields(document: Any) -> dict[str, Any]:
+    return {name: getattr(document, name) for name in document.__struct_fields__}
+
+
+async def test_damage_in_the_archive_is_an_error_that_names_it(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        victim = min((tmp_path / "archive").rglob("*.log"))
+        victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+        with pytest.raises(ArchiveDamaged, match=victim.name):
+            await partition.read(0, 3)
+        assert offsets(await partition.read(3, 3)) == [3, 4, 5]
+
+
+async def test_pieces_that_were_joined_meanwhile_are_found_again(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        assert offsets(await partition.read(0, 3)) == [0, 1, 2]
+        for number in range(20, 40):
+            clock.now += SECOND
+            await partition.append(sized(1, 100, b"%03d" % number))
+            assert await archiver.round()
+        assert await archiver.retain_locally(0, 0, time_us=4 * SECOND, max_bytes=None)
+        assert payloads(await partition.read(0, 99)) == expected(range(40))
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 30, 5 * BLOCK_BYTES // 2, 0])
+async def test_large_logs_are_read_in_blocks_and_kept_within_the_limit(tmp_path: Path, cache_bytes: int) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock, cache_bytes=cache_bytes, segment_bytes=1 << 20) as (store, archiver):
+        (partition,) = await with_topic(store)
+        for number in range(9):
+            await partition.append(sized(10, 300_000, b"%d" % number))
+        assert await archiver.round()
+        assert await archiver.retain_locally(0, 0, time_us=0, max_bytes=0) == 9
+        for _ in range(2):
+            offset = 0
+            while offset < 90:
+                found = await partition.read(offset, 4)
+                assert [each[:1] for each in payloads(found)] == [b"%d" % (n // 10) for n in offsets(found)]
+                offset = found.next_offset
+        used = sum(path.stat().st_size for path in (tmp_path / "data" / CACHE_FOLDER).iterdir())
+        assert used <= cache_bytes
+        if cache_bytes == 1 << 30:
+            archive.before = unavailable
+            assert offsets(await partition.read(0, 90)) == list(range(90))
+
+
+async def test_readers_see_no_gap_while_segments_are_deleted_here(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        (partition,) = await with_topic(store)
+        done = False
+
+        async def follow() -> int:
+            offset = 0
+            while not done or offset < partition.readable:
+                found = await partition.read(offset, 5)
+                assert offsets(found) == list(range(offset, offset + found.messages))
+                offset = found.next_offset if found.messages else offset
+                if offset == partition.readable:
+                    offset = 0 if not done else offset
+                await asyncio.sleep(0)
+            return offset
+
+        followers = [asyncio.create_task(follow()) for _ in range(3)]
+        for _ in range(10):
+            for _ in range(6):
+                clock.now += SECOND
+                await partition.append(sized(1, 100))
+            assert await archiver.round()
+            await archiver.retain_locally(0, 0, time_us=0, max_bytes=0)
+        done = True
+        assert await asyncio.gather(*followers) == [60, 60, 60]
