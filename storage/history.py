@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 
 
 class History(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from whippet.storage.log_reader import Fetched
+from whippet.storage.fetched import Fetched
 from whippet.storage.write_pipeline import WritePipeline
 
 if TYPE_CHECKING:

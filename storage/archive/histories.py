@@ -23,9 +23,9 @@ from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.reader import ArchiveReader
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveError, ArchiveUnavailable, ReadFailed
+from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files, read_all, replace
 from whippet.storage.layout import Layout, PartitionId
-from whippet.storage.log_reader import Fetched
 from whippet.storage.segment import Damage
 
 _log = logging.getLogger(__name__)

@@ -80,7 +80,7 @@ class ArchiveReader(LogReader):
             known = indexes.decode(b"".join(content_of(self._objects, name, piece.index)), segment.start_offset)
             if known is None or known[1] != piece.end:
                 raise ArchiveDamaged(f"{self._objects.location}/{name} is not an index of its segment")
-            index.words.extend(known[0].words)
+            index.extend(known[0])
         self._indexes.put(segment, index)
         return index
 

@@ -55,10 +55,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def create_topic(self) -> None:
-        self._http.post("/streams", json={"name": "s"}).raise_for_status()
-        body = {"name": "t", "partitions_count": 1, "compression_algorithm": "none", "message_expiry": 0}
-        self._http.post("/streams/s/topics", json=body).raise_for_status()
+    def create_topic(self, **options: str) -> httpx.Response:
+        self._http.post("/streams", json={"name": "s"})
+        body = {"name": "t", "partitions_count": 1, "message_expiry": 0, "options": options}
+        return self._http.post("/streams/s/topics", json=body)
 
     def send(self, *payloads: str) -> None:
         body = {
@@ -108,7 +108,7 @@ def test_a_lost_machine_is_replaced_from_the_archive(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     with starting(tmp_path / "data") as start:
         with Client(old := start(**chosen)) as client:
-            client.create_topic()
+            client.create_topic().raise_for_status()
             client.send("YQ==", "Yg==")
             client.until_archived()
             assert client.problems() == []
@@ -135,6 +135,29 @@ def test_a_lost_machine_is_replaced_from_the_archive(tmp_path: Path) -> None:
             assert len(client.poll()) == 3
 
 
+def test_a_topic_keeps_hours_here_and_years_in_the_archive(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_SIZE="4 KiB", IGGY_DATA_MAINTENANCE_MESSAGES_INTERVAL="20 ms")
+    with starting(tmp_path / "data") as start, Client(start(**chosen)) as client:
+        client.create_topic(local_retention_time="1").raise_for_status()
+        for number in range(60):
+            client.send(numbered(number))
+        while client.metric("segments") > 1:
+            pass
+        found = client.poll()
+        assert [each["payload"] for each in found] == [numbered(number) for number in range(60)]
+        assert client.metric("messages") == 60
+        assert len(list((tmp_path / "data/streams").rglob("*.log"))) == 1
+
+
+def test_options_about_the_archive_need_one(tmp_path: Path) -> None:
+    with starting(tmp_path / "data") as start, Client(start(**ROOT)) as client:
+        for key in ("archive_retention", "local_retention_size", "local_retention_time"):
+            refused = client.create_topic(**{key: "1000000000"})
+            assert refused.status_code == 400
+            assert f"{key}' needs an archive" in refused.text
+        client.create_topic(archive_retention="never_expire").raise_for_status()
+
+
 @sized("kills", 4, long=60)
 def test_servers_that_are_killed_again_and_again_leave_an_archive_without_gaps(tmp_path: Path, kills: int) -> None:
     chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_SIZE="4 KiB", IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL="1 ms")
@@ -142,7 +165,7 @@ def test_servers_that_are_killed_again_and_again_leave_an_archive_without_gaps(t
     for round_number in range(kills):
         with starting(tmp_path / "data") as start, Client(server := start(**chosen)) as client:
             if not round_number:
-                client.create_topic()
+                client.create_topic().raise_for_status()
             for _ in range(sends.randrange(5, 60)):
                 client.send(numbered(sent))
                 sent += 1
@@ -187,7 +210,7 @@ def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
     chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED="true")
     with starting(tmp_path / "data") as start:
         with Client(server := start(**chosen)) as client:
-            client.create_topic()
+            client.create_topic().raise_for_status()
             client.send("YQ==", "Yg==")
         server.signal(signal.SIGTERM)
         assert server.end() == 0
@@ -206,7 +229,7 @@ def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
 
 def test_backup_copies_the_folder_of_a_running_server(tmp_path: Path) -> None:
     with starting(tmp_path / "data") as start, Client(start(**ROOT)) as client:
-        client.create_topic()
+        client.create_topic().raise_for_status()
         client.send("YQ==", "Yg==")
         code, output = whippet(tmp_path, "backup", str(tmp_path / "copy"))
         assert (code, "copied 1 partitions" in output) == (0, True), output
@@ -222,7 +245,7 @@ def test_backup_copies_the_folder_of_a_running_server(tmp_path: Path) -> None:
 def test_an_archive_that_fails_shows_in_health_and_metrics(tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(b"a file in the place of the folder")
     with starting(tmp_path / "data") as start, Client(start(**settings(tmp_path))) as client:
-        client.create_topic()
+        client.create_topic().raise_for_status()
         client.send("YQ==")
         assert client.metric("whippet_archive_healthy") == 0
         assert client.metric("whippet_archive_failures_total") > 0

@@ -16,7 +16,9 @@ from tests.storage.support.world import offsets, opened, payloads, sized, texts,
 from tests.support.clocks import NOON
 from whippet.storage.archive.archiver import Archiver
 from whippet.storage.archive.blocks import BLOCK_BYTES
+from whippet.storage.archive.checking import survey
 from whippet.storage.archive.histories import CACHE_FOLDER, HISTORY_FILE
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable
 from whippet.storage.files import Files
 from whippet.storage.options import ArchiveOptions, TopicOptions
@@ -78,6 +80,30 @@ async def test_every_offset_is_read_across_the_border(tmp_path: Path) -> None:
                 assert offsets(found) == list(range(start, min(start + count, 20)))
         assert offsets(await partition.read(0, 99, room=500)) == [0]
         assert partition.messages_count == 20
+
+
+@pytest.mark.parametrize("compression", [2, 3])
+async def test_compressed_messages_are_read_from_the_archive(tmp_path: Path, compression: int) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        topic = TopicDocument(id=0, name="t", created_at=1, partitions_count=1, compression_algorithm=compression)
+        await store.create_topic(0, topic)
+        (partition,) = store.partitions_of(0, 0)
+        for number in range(20):
+            clock.now += SECOND
+            await partition.append(sized(5, 1000, b"%03d" % number))
+        assert await archiver.round()
+        assert await archiver.retain_locally(0, 0, time_us=4 * SECOND, max_bytes=None)
+        border = partition.local_first_offset
+        assert border > 20
+        for start in (0, 3, border - 1, border):
+            found = await partition.read(start, 7)
+            assert offsets(found) == list(range(start, start + 7))
+            assert payloads(found) == [(b"%03d" % (offset // 5) * 334)[:1000] for offset in offsets(found)]
+        (checked,) = survey(archive)
+        assert (checked.messages, checked.damage) == (100, [])
 
 
 async def test_every_time_is_found_across_the_border(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.storage.archive.support.archives import archived
 from tests.storage.support.world import stored, texts, with_topic
+from whippet.storage.documents import StreamDocument, TopicDocument
+from whippet.storage.layout import PartitionId
 
 DOCUMENT = Path(__file__).parents[3] / "docs/archive.md"
 LINES_MAX = 60
@@ -32,11 +34,15 @@ def read(program: Path, archive: Path, partition: int) -> subprocess.CompletedPr
     return subprocess.run(arguments, capture_output=True, text=True, check=False)
 
 
-async def test_it_prints_every_message_of_a_partition(tmp_path: Path, program: Path) -> None:
+@pytest.mark.parametrize("compression", [1, 2, 3])
+async def test_it_prints_every_message_of_a_partition(tmp_path: Path, program: Path, compression: int) -> None:
     async with archived(tmp_path, segment_bytes=1024) as (store, archiver):
-        _, partition = await with_topic(store, partitions=2)
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        topic = TopicDocument(id=0, name="t", created_at=1, partitions_count=2, compression_algorithm=compression)
+        await store.create_topic(0, topic)
+        partition = store.partitions[PartitionId(0, 0, 1)]
         for number in range(9):
-            await partition.append(texts(f"first {number}", f"second {number}"))
+            await partition.append(texts(f"first {number}" * 20, f"second {number}" * 20))
             if number in {6, 7}:
                 assert await archiver.round()
         assert await archiver.round()
