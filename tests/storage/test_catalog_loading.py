@@ -71,6 +71,7 @@ def test_a_catalogue_without_problems_is_loaded_as_it_is(disk: SimulatedDisk) ->
         put(disk, f"/data/tokens/{identity}.json", b"token %d" % identity)
     put(disk, "/data/users/notes.txt")
     put(disk, "/data/users/x.json")
+    make_folders(disk, "/data/users/old")
     found = loaded(disk)
     assert (found.problems, found.reserved) == ([], {})
     assert found.streams[0].document == StreamDocument(id=0, name="s", created_at=1)
