@@ -81,6 +81,7 @@ class Archiver:
         self._given = objects
         self._pacer = Pacer(options.bytes_per_second)
         self._claimed: Claimed | None = None
+        self._claiming: asyncio.Future[Claimed] | None = None
         self._partitions: dict[PartitionId, PartitionArchive] = {}
         self._seen: dict[PartitionId, Fingerprint] = {}
         """What a partition was like when it was archived last."""
@@ -119,7 +120,16 @@ class Archiver:
             catalogue = CatalogueArchive(objects, self._files, store.layout, owned.owner)
             return Claimed(objects, owned, Uploader(objects, self._files, self._pacer), catalogue)
 
-        claimed = self._claimed = await self._on_thread(claim)
+        # A claim that takes too long for a start goes on, and two at a time would refuse each other.
+        claiming = self._claiming
+        if claiming is None:
+            claiming = self._claiming = asyncio.ensure_future(self._on_thread(claim))
+            claiming.add_done_callback(_retrieve)
+        try:
+            claimed = self._claimed = await asyncio.shield(claiming)
+        finally:
+            if claiming.done():
+                self._claiming = None
         _log.info(
             "archive: %s, every %g seconds; this is its generation %d",
             claimed.objects.location,
@@ -406,6 +416,12 @@ class Archiver:
             archived = 0 if known is None else known.next_offset
             waiting += partition.appended - max(archived, partition.local_first_offset)
         return waiting
+
+
+def _retrieve(claiming: asyncio.Future[Claimed]) -> None:
+    """Whoever waits gets the error. If nobody does, the next claim meets it."""
+    if not claiming.cancelled():
+        claiming.exception()
 
 
 def _record_round(claimed: Claimed, began: int) -> None:

@@ -21,7 +21,7 @@ from whippet.storage.archive.documents import (
     partition_folder,
 )
 from whippet.storage.archive.objects import Objects, Version
-from whippet.storage.errors import ArchiveConflict, ReadFailed
+from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable, ReadFailed
 from whippet.storage.files import Files, read_all
 from whippet.storage.layout import FORMAT_FILE, TOKENS_FOLDER, USERS_FOLDER, Layout, PartitionId, number
 
@@ -108,10 +108,14 @@ class CatalogueArchive:
         found = self._objects.get(CATALOGUE)
         if found is None:
             return
+        self._recorded, self._version = self._check_owner(found.content), found.version
+
+    def _check_owner(self, content: bytes) -> Catalogue:
         where = f"{self._objects.location}/{CATALOGUE}"
-        self._recorded, self._version = decode(found.content, Catalogue, where), found.version
-        if self._recorded.store != self._owner.store or self._recorded.generation > self._owner.generation:
+        catalogue = decode(content, Catalogue, where)
+        if catalogue.store != self._owner.store or catalogue.generation > self._owner.generation:
             raise ArchiveConflict(f"{where} was written by a server that has claimed the archive later")
+        return catalogue
 
     def _record(self, new: Catalogue) -> None:
         if self._recorded is not None and msgspec.structs.replace(new, written_at=self._recorded.written_at) == (
@@ -123,8 +127,13 @@ class CatalogueArchive:
             self._version = self._objects.replace(CATALOGUE, content, self._version)
         except ArchiveConflict:
             found = self._objects.get(CATALOGUE)
-            if found is None or found.content != content:
+            if found is None:
                 raise
+            if found.content != content:
+                self._check_owner(found.content)
+                raise ArchiveUnavailable(
+                    f"{self._objects.location}/{CATALOGUE} was written late; it is read again"
+                ) from None
             self._version = found.version
         self._recorded = new
 

@@ -22,6 +22,8 @@ from whippet.storage.files import Files, read_all, replace
 from whippet.storage.layout import Layout
 
 CLAIMS_FILE = "archive_claims.json"
+BEGUN_MAX = 1000
+"""How many claims without a known result are kept; a request is not on its way for longer."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -29,8 +31,11 @@ class Known(msgspec.Struct, frozen=True):
 
     claim: str | None = None
     """The last one that succeeded."""
-    next: str | None = None
-    """One that was begun later, and may have succeeded."""
+    begun: tuple[str, ...] = ()
+    """Those that were begun later, any of which may have succeeded."""
+
+    def has(self, claim: str) -> bool:
+        return claim == self.claim or claim in self.begun
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -75,10 +80,11 @@ def claim(
     owner = None if found is None else decode(found.content, Owner, f"{objects.location}/{OWNER}")
     if owner is not None and not take_over:
         _check(objects.location, owner, store, known)
-    if owner is not None and owner.claim == known.next:
-        known = Known(known.next)
+    if owner is not None and owner.claim in known.begun:
+        known = Known(owner.claim, known.begun)
     mine = uuid.uuid4().hex
-    _keep(files, layout, objects.location, Known(known.claim, mine))
+    known = Known(known.claim, (*known.begun, mine)[-BEGUN_MAX:])
+    _keep(files, layout, objects.location, known)
     claimed = Owner(
         store=store, generation=0 if owner is None else owner.generation + 1, claim=mine, claimed_at=clock()
     )
@@ -86,6 +92,11 @@ def claim(
     try:
         version = objects.replace(OWNER, encode(claimed), expected)
     except ArchiveConflict as error:
+        found = objects.get(OWNER)
+        late = None if found is None else decode(found.content, Owner, f"{objects.location}/{OWNER}").claim
+        if late is not None and known.has(late):
+            # A write of ours that had seemed to fail has arrived after all. The next attempt continues from there.
+            raise ArchiveUnavailable(f"{objects.location}: an earlier claim of this server has just arrived") from error
         raise ArchiveConflict(f"{objects.location}: another server has just claimed this archive") from error
     _require_conditions(objects, claimed, expected)
     _keep(files, layout, objects.location, Known(mine))
@@ -98,7 +109,7 @@ def _check(location: str, owner: Owner, store: str, known: Known) -> None:
             f"{location} is the archive of another data folder, with the id {owner.store}; this one has the id "
             f"{store}. Choose another prefix or folder for the archive of this one"
         )
-    if owner.claim not in {known.claim, known.next}:
+    if not known.has(owner.claim):
         raise ArchiveConflict(
             f"{location} was continued by another copy of this data folder since this one used it last, so nothing is "
             "written to it. If this copy is the one to continue with, choose another prefix or folder for its archive"

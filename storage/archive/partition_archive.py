@@ -35,7 +35,7 @@ from whippet.storage.archive.objects import Objects, Version
 from whippet.storage.archive.uploads import SegmentGone, Uploader, head_of
 from whippet.storage.archive.views import Extent, SegmentView, View, upload_from
 from whippet.storage.batch import HEADER_BYTES
-from whippet.storage.errors import ArchiveConflict, ReadFailed
+from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable, ReadFailed
 from whippet.storage.files import Files, read_all, read_fully
 from whippet.storage.handles import close
 from whippet.storage.layout import OFFSETS_FOLDER, PartitionId, log_file, number, producers_file
@@ -165,8 +165,14 @@ class PartitionArchive:
         except ArchiveConflict:
             # A write may succeed although its response is lost.
             found = self._objects.get(name)
-            if found is None or found.content != content:
+            if found is None:
                 raise
+            if found.content != content:
+                self._check_owner(decode(found.content, Manifest, f"{self._objects.location}/{name}"))
+                # A write of this server, or of the one before it, that had seemed to fail has arrived after all.
+                raise ArchiveUnavailable(
+                    f"{self._objects.location}/{name} was written late; it is read again"
+                ) from None
             version = found.version
         self._use(manifest, version)
         if not keeps_objects:

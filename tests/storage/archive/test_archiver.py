@@ -420,3 +420,32 @@ async def test_messages_are_refused_while_too_much_waits_for_the_archive_if_ther
         assert archiver.waiting_bytes == 0
         archiver.refused = True
         await archiver.stop(seconds=HANGS_S)
+
+
+async def test_a_write_of_its_own_that_arrives_late_does_not_stop_the_archiver(tmp_path: Path) -> None:
+    archive = Flaky(tmp_path / "archive")
+    async with archived(tmp_path, archive) as (store, archiver):
+        (partition,) = await with_topic(store)
+        for name in (manifest_name(PLACE), CATALOGUE):
+            await fill(partition, 1)
+            await store.write_user(1, f'{{"id": 1, "name": "{name}"}}'.encode())
+
+            def arrive(operation: str, name: str = name) -> None:
+                found = archive.get(name)
+                if operation == f"replace {name}" and found is not None:
+                    archive.before = lambda operation: None
+                    archive.put(name, found.content + b" ")
+
+            assert await archiver.round()
+            await fill(partition, 1)
+            await store.write_user(1, b"{}")
+            archive.before = arrive
+            assert not await archiver.round()
+            assert "written late" in str(archiver.problem)
+            assert not archiver.refused
+            assert await archiver.round()
+    restore(tmp_path)
+    async with opened(tmp_path / "restored") as store:
+        (partition,) = await with_topic(store)
+        assert offsets(await partition.read(0, 4)) == [0, 1, 2, 3]
+        assert store.users == {1: b"{}"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.storage.archive.support.archives import Flaky
-from whippet.storage.archive.documents import OWNER
+from whippet.storage.archive.documents import OWNER, Owner, encode
 from whippet.storage.archive.objects import LocalObjects, Objects, Version
-from whippet.storage.archive.ownership import CLAIMS_FILE, claim, mark_complete, require
+from whippet.storage.archive.ownership import CLAIMS_FILE, Claims, claim, mark_complete, require
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, ArchiveUnavailable
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout
@@ -141,3 +142,29 @@ def test_a_removed_owner_stops_the_archiver(archive: Flaky, folder: Folder) -> N
 def test_claims_to_several_archives_are_kept_apart(archive: Flaky, folder: Folder, tmp_path: Path) -> None:
     other = Flaky(tmp_path / "other archive")
     assert (folder.claim(archive), folder.claim(other), folder.claim(archive)) == (0, 0, 1)
+
+
+def test_a_claim_of_its_own_that_arrives_late_is_no_other_server(archive: Flaky, folder: Folder) -> None:
+    folder.claim(archive)
+    late: list[bytes] = []
+
+    def lose(operation: str) -> None:
+        if operation == f"replace {OWNER}":
+            raise ArchiveUnavailable(operation)
+
+    archive.before = lose
+    with pytest.raises(ArchiveUnavailable):
+        folder.claim(archive)
+    known = msgspec.json.decode((folder.path / CLAIMS_FILE).read_bytes(), type=Claims).archives[archive.location]
+    late.append(encode(Owner(store="this store", generation=1, claim=known.begun[-1], claimed_at=1)))
+
+    def arrive(operation: str) -> None:
+        if operation == f"replace {OWNER}" and late:
+            archive.before = lambda operation: None
+            archive.put(OWNER, late.pop())
+
+    archive.before = arrive
+    with pytest.raises(ArchiveUnavailable, match="has just arrived"):
+        folder.claim(archive)
+    assert folder.claim(archive) == 2
+    require(archive, folder.ownership)
