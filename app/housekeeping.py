@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from whippet.app.certificate_expiry import DAY_SECONDS
 from whippet.app.commands import groups
+from whippet.app.commands.catalogue_info import held_back
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.app.telemetry.machine import Machine
 from whippet.storage.errors import StorageError
@@ -22,6 +23,8 @@ from whippet.storage.options import MIB
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.catalogue import Stream, Topic
+    from whippet.storage.partition import Partition
+    from whippet.storage.retention import HeldBack
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +84,10 @@ async def apply_retention(gateway: Gateway) -> None:
             await _apply_local_retention(gateway, stream, topic)
             expiry = None if document.message_expiry in (0, UNLIMITED) else document.message_expiry
             size = None if document.max_topic_size in (0, UNLIMITED) or not deletes_oldest else document.max_topic_size
+            before = {partition: partition.held_back for partition in topic.served}
             if expiry is None and size is None:
+                for partition in before:
+                    partition.held_back = None
                 continue
             try:
                 count = await gateway.store.retain(stream.id, topic.id, expiry_us=expiry, max_bytes=size)
@@ -92,6 +98,32 @@ async def apply_retention(gateway: Gateway) -> None:
                 continue
             if count:
                 _log.info("retention: deleted %d segments of %s/%s", count, stream.name, topic.name)
+            _report_held_back(stream, topic, before, gateway.config.retention.respects_consumers)
+
+
+def _report_held_back(
+    stream: Stream, topic: Topic, before: Mapping[Partition, HeldBack | None], respected: str
+) -> None:
+    """Logs who holds back retention, once for each consumer that does."""
+    for partition in topic.served:
+        known, held = before.get(partition), partition.held_back
+        if held is None or (known is not None and known.reader[:2] == held.reader[:2]):
+            continue
+        about = held_back(topic, partition)
+        assert about is not None
+        _log.warning(
+            "retention: %s/%s, partition %d: %d segments (%d bytes) stay, because %s %r has read only up to offset %d "
+            "(retention.respects_consumers = %s)",
+            stream.name,
+            topic.name,
+            partition.place.partition,
+            about.segments,
+            about.bytes,
+            about.consumer_kind,
+            about.consumer,
+            about.offset,
+            respected,
+        )
 
 
 async def _apply_local_retention(gateway: Gateway, stream: Stream, topic: Topic) -> None:

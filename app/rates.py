@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from whippet.app.commands.catalogue_info import held_back
 from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class TopicRates(msgspec.Struct, frozen=True):
     """What the topic occupies on the disk."""
     partitions: list[PartitionRates]
     consumer_groups: list[GroupLag]
+    held_back: list[str]
+    """Who keeps retention from deleting: a sentence for each consumer."""
 
 
 class StreamRates(msgspec.Struct, frozen=True):
@@ -199,7 +202,17 @@ class Rates:
             topic.disk_bytes,
             partitions,
             groups,
+            _held_back(topic),
         )
+
+
+def _held_back(topic: Topic) -> list[str]:
+    octets: Counter[tuple[str, str]] = Counter()
+    for partition in topic.served:
+        held = held_back(topic, partition)
+        if held is not None:
+            octets[held.consumer_kind, held.consumer] += held.bytes
+    return [f"{kind} {name} has not read {size} bytes that have expired" for (kind, name), size in octets.items()]
 
 
 def _partition(partition: Partition, before: _Count | None, now: _Count, seconds: float) -> PartitionRates:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Container
 
 from whippet.storage.errors import WriteFailed
 from whippet.storage.offsets import Key, Kind, OffsetFiles
+from whippet.storage.retention import Slowest
 from whippet.storage.shard import Shard
 
 _log = logging.getLogger(__name__)
@@ -60,11 +62,10 @@ class ConsumerOffsets:
         """Whether there are too many changes to wait for a later round."""
         return len(self._changed) >= CHANGES_MAX
 
-    @property
-    def lowest(self) -> int | None:
-        return min(
-            (offset for (kind, _), offset in self._stored.items() if kind is not Kind.EXTERNAL_GROUP), default=None
-        )
+    def slowest(self, kinds: Container[Kind]) -> Slowest | None:
+        """The reader of these kinds with the lowest offset."""
+        found = [Slowest(*key, offset) for key, offset in self._stored.items() if key[0] in kinds]
+        return min(found, key=lambda each: each.offset, default=None)
 
     @property
     def due(self) -> bool:

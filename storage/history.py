@@ -28,6 +28,7 @@ class History(Protocol):
         """Nothing before an offset may be read from now on."""
         ...
 
-    async def expire(self, timestamp: int, until: int) -> None:
-        """Segments whose messages are all older than a time may not be read from now on."""
+    async def expire(self, timestamp: int, until: int, unread: int) -> None:
+        """Segments whose messages are all older than a time may not be read from now on, except from the offset
+        `unread` on."""
         ...

@@ -73,6 +73,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """At level MEMORY, a partition writes once this many messages are buffered ..."""
     bytes_required_to_save: int = MIB
     """... or this many bytes, whichever is reached first."""
+    respects_consumers: Literal["none", "groups", "all"] = "groups"
+    """Whose unread messages retention keeps."""
     saver_interval_s: float | None = 30.0
     """The interval of the message saver, which writes what is still buffered; None: no saver."""
     saver_syncs: bool = True

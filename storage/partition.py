@@ -35,6 +35,7 @@ from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, TopicSettings
 from whippet.storage.packing import Compression
 from whippet.storage.producers import Producer, Producers, Record
+from whippet.storage.retention import RESPECTED, HeldBack, Slowest
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Shard
 from whippet.storage.shielding import shielded
@@ -80,6 +81,7 @@ class Partition:
         "_timestamps",
         "durability",
         "emptied",
+        "held_back",
         "history",
         "place",
     )
@@ -102,6 +104,8 @@ class Partition:
         """How often everything was deleted. Readers that stay need it: after a purge, offsets start over."""
         self.history: History | None = None
         """What of the log is only in the archive; None if nothing is."""
+        self.held_back: HeldBack | None = None
+        """What the last round of retention had to keep for a reader."""
         self._settings = settings
         self._shared = shared
         self._readers = Readers()
@@ -390,9 +394,9 @@ class Partition:
         return self._offsets.name((kind, identity))
 
     @property
-    def lowest_consumer_offset(self) -> int | None:
-        """The consumer barrier of retention: nothing after it may be deleted; None if no offset is stored."""
-        return self._offsets.lowest
+    def slowest_reader(self) -> Slowest | None:
+        """The reader for which retention keeps the most, of those that it respects; None if there is none."""
+        return self._offsets.slowest(RESPECTED[self._shared.options.respects_consumers])
 
     async def store_offset(self, kind: Kind, identity: int, offset: int, name: str | None = None) -> None:
         """Commits an offset, and returns when it has the durability that stored offsets of this topic have."""
@@ -502,6 +506,7 @@ class Partition:
         """After a purge."""
         self.emptied += 1
         self.history = None
+        self.held_back = None
         self._pipeline.start_over()
         self._offsets.forget()
         self._producers.forget()

@@ -1,15 +1,18 @@
 """Decides which closed segments may be deleted: pure functions, for the cleaner and for explicit deletions.
 
 Only whole closed segments are deleted, oldest first. The first one that must stay protects all later ones. A segment
-stays until everyone who has stored an offset in its partition has read its last message (the consumer barrier).
+stays until all readers that retention respects (`retention.respects_consumers`) have stored the offset of its last
+message or a later one in its partition: the consumer barrier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from whippet.storage.offsets import Kind
 from whippet.storage.segment import Segment
 
 TRIM_TO = 0.9
@@ -17,11 +20,36 @@ TRIM_TO = 0.9
 again at once."""
 
 
+RESPECTED: Mapping[str, frozenset[Kind]] = {
+    "none": frozenset(),
+    "groups": frozenset({Kind.GROUP}),
+    "all": frozenset({Kind.GROUP, Kind.CONSUMER}),
+}
+"""The readers that each value of the option stands for. External groups never hold up retention."""
+
+
+class Slowest(NamedTuple):
+    """The reader that has stored the lowest offset in a partition."""
+
+    kind: Kind
+    identity: int
+    offset: int
+
+
+class HeldBack(NamedTuple):
+    """What the cleaner would have deleted from a partition, had this reader read it."""
+
+    reader: Slowest
+    segments: int
+    bytes: int
+
+
 class Closed(msgspec.Struct, frozen=True):
     """The closed segments of one partition, oldest first, and its barrier: the lowest stored offset, if any."""
 
     segments: Sequence[Segment]
     barrier: int | None
+    """The lowest offset that a respected reader has stored; None if there is none."""
     purges: int
     """How often the log had been purged. A decision is void after the next purge."""
 
@@ -94,3 +122,15 @@ def oversize(partitions: Sequence[Closed], size_bytes: int, max_bytes: int) -> l
         size_bytes -= segment.log_bytes
         sizes[i] -= segment.log_bytes
     return before
+
+
+def without_barrier(closed: Closed) -> Closed:
+    return msgspec.structs.replace(closed, barrier=None)
+
+
+def held_back(closed: Closed, reader: Slowest | None, before: int, wanted: int) -> HeldBack | None:
+    """What stays although everything before `wanted` should go, because only what is before `before` may."""
+    kept = [segment for segment in closed.segments if before < segment.next_offset <= wanted]
+    if reader is None or not kept:
+        return None
+    return HeldBack(reader, len(kept), sum(segment.log_bytes for segment in kept))

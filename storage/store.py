@@ -452,20 +452,30 @@ class Store:
     async def retain(self, stream_id: int, topic_id: int, *, expiry_us: int | None, max_bytes: int | None) -> int:
         """Deletes the segments that exceed a topic's limits, by age and then by size. Returns how many."""
         partitions = list(self.partitions_of(stream_id, topic_id))
+        held: dict[Partition, retention.HeldBack | None] = dict.fromkeys(partitions)
         deleted = 0
         if expiry_us is not None:
             for partition in partitions:
-                seen = await self._closed(partition)
-                before = retention.expired(seen, self.clock(), expiry_us)
+                seen, now = await self._closed(partition), self.clock()
+                before = retention.expired(seen, now, expiry_us)
+                wanted = retention.expired(retention.without_barrier(seen), now, expiry_us)
+                held[partition] = retention.held_back(seen, partition.slowest_reader, before, wanted)
                 if partition.history is not None:
-                    await partition.history.expire(self.clock() - expiry_us, partition.local_first_offset)
+                    until, slowest = partition.local_first_offset, partition.slowest_reader
+                    unread = until if slowest is None else slowest.offset + 1
+                    await partition.history.expire(now - expiry_us, until, unread)
                 deleted += await self._trim(partition, before, seen.purges)
         if max_bytes is not None and sum(partition.disk_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
             size = sum(partition.disk_bytes for partition in partitions)
             befores = retention.oversize(closed, size, max_bytes)
-            for partition, seen, before in zip(partitions, closed, befores, strict=True):
+            wanteds = retention.oversize([retention.without_barrier(seen) for seen in closed], size, max_bytes)
+            for partition, seen, before, wanted in zip(partitions, closed, befores, wanteds, strict=True):
+                larger = retention.held_back(seen, partition.slowest_reader, before, wanted)
+                held[partition] = larger or held[partition]
                 deleted += await self._trim(partition, before, seen.purges)
+        for partition, found in held.items():
+            partition.held_back = found
         return deleted
 
     async def delete_segments(self, partition: Partition, count: int) -> int:
@@ -484,7 +494,8 @@ class Store:
     async def _closed(self, partition: Partition) -> retention.Closed:
         purges = partition.purges
         segments = await partition.closed_segments()
-        return retention.Closed(segments, partition.lowest_consumer_offset, purges)
+        slowest = partition.slowest_reader
+        return retention.Closed(segments, None if slowest is None else slowest.offset, purges)
 
 
 class _ProgressCounter:

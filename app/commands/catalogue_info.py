@@ -5,6 +5,8 @@ from __future__ import annotations
 from whippet.app.commands import responses
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.model.topic_options import TopicDefaults
+from whippet.storage.offsets import Kind
+from whippet.storage.partition import Partition
 
 
 def stream_info(stream: Stream) -> responses.StreamInfo:
@@ -68,6 +70,19 @@ def _partitions(whole: Topic) -> list[responses.PartitionInfo]:
                 classic_size_bytes=partition.message_bytes,
                 incarnation=whole.incarnation(number),
                 disk_bytes=partition.disk_bytes,
+                held_back=held_back(whole, partition),
             )
         )
     return infos
+
+
+def held_back(topic: Topic, partition: Partition) -> responses.HeldBack | None:
+    """What the last round of retention had to keep for a consumer."""
+    held = partition.held_back
+    if held is None:
+        return None
+    kind, identity, offset = held.reader
+    name = partition.reader_name(kind, identity)
+    if kind is Kind.GROUP:
+        name = next((group.name for group in topic.groups if group.id == identity), name)
+    return responses.HeldBack(kind.name.lower(), name or str(identity), offset, held.segments, held.bytes)

@@ -17,6 +17,19 @@ from whippet.storage.batch import Readable
 from whippet.storage.options import Durability
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """What retention would have deleted from a partition if a consumer had read it."""
+
+    consumer_kind: str
+    """`consumer` or `group`."""
+    consumer: str
+    """Its name, or its number if it has no name that is known."""
+    offset: int
+    """The last offset that it has stored."""
+    segments: int
+    bytes: int
+
+
 class PartitionInfo(msgspec.Struct, frozen=True):
     id: int
     created_at: int
@@ -33,6 +46,7 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     """A number that no other partition of this server ever has."""
     disk_bytes: int = 0
     """What it occupies on the disk."""
+    held_back: HeldBack | None = None
 
 
 class TopicInfo(msgspec.Struct, frozen=True):

@@ -66,6 +66,15 @@ class StateMaintenance(Section, frozen=True):
     """Period of the copies."""
 
 
+class Retention(Section, frozen=True):
+    """What retention respects besides the limits of a topic: the cleaner, and deletions of segments on request."""
+
+    respects_consumers: Annotated[Literal["none", "groups", "all"], choice("none", "groups", "all")] = "groups"
+    """Keep a segment until these have read it: consumer `groups` that have stored an offset in its partition; `all`:
+    single consumers that have, too, so a consumer that is gone for good keeps everything after its offset; `none`:
+    nobody."""
+
+
 class DiskArchive(Section, frozen=True):
     """An archive in a folder."""
 
@@ -281,6 +290,7 @@ class Config(Section, frozen=True):
     system: System = System()
     message_saver: MessageSaver = MessageSaver()
     data_maintenance: DataMaintenance = DataMaintenance()
+    retention: Retention = Retention()
     consumer_group: ConsumerGroup = ConsumerGroup()
     personal_access_token: PersonalAccessToken = PersonalAccessToken()
     heartbeat: Heartbeat = Heartbeat()

@@ -31,6 +31,7 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         durability=durability(config),
         messages_required_to_save=system.partition.messages_required_to_save,
         bytes_required_to_save=system.partition.size_of_messages_required_to_save,
+        respects_consumers=config.retention.respects_consumers,
         saver_interval_s=saver.interval if saver.enabled else None,
         saver_syncs=saver.enforce_fsync,
         catalog_syncs=system.state.enforce_fsync,

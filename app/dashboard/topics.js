@@ -164,7 +164,8 @@ class Row {
     say(messages, count(topic.messages_count))
     messages.title = exact(topic.messages_count)
     say(size, bytes(topic.size_bytes))
-    size.title = `${bytes(topic.disk_bytes)} on the disk`
+    size.title = [`${bytes(topic.disk_bytes)} on the disk`, ...topic.held_back].join("; ")
+    size.classList.toggle("warning", topic.held_back.length > 0)
     this.element.classList.toggle("busy", topic.messages_per_second > 0)
   }
 

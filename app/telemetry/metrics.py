@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest as as_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from whippet.app.commands.catalogue_info import held_back
 from whippet.app.commands.registry import BY_REQUEST
 from whippet.app.model.sessions import Transport
 from whippet.app.telemetry.measurements import BOUNDS, Histogram
@@ -253,6 +254,7 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
     members: Values = []
     lags: Values = []
     consumers: Values = []
+    kept: Values = []
     for stream in gateway.streams:
         for topic in stream.topics:
             served = topic.served
@@ -262,6 +264,9 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
                     members.append((place, len(group.members)))
                     lags += [((*place, str(each.place.partition)), _lag(each, Kind.GROUP, group.id)) for each in served]
             for partition in served:
+                if (held := held_back(topic, partition)) is not None and budget.takes(1):
+                    who = stream.name, topic.name, str(partition.place.partition), held.consumer_kind, held.consumer
+                    kept.append((who, held.bytes))
                 readers = partition.readers(Kind.CONSUMER)
                 if budget.takes(len(readers)):
                     names = [partition.reader_name(Kind.CONSUMER, reader) or str(reader) for reader in readers]
@@ -275,6 +280,8 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
     yield Series("whippet_group_lag", "Messages that a consumer group has yet to commit.", lags, (*labels, "partition"))
     sentence = "Messages after the stored offset of a consumer, which is shown by number until it commits by name."
     yield Series("whippet_consumer_lag", sentence, consumers, ("stream", "topic", "consumer", "partition"))
+    sentence = "Bytes that retention would have deleted if this consumer had read them."
+    yield Series("whippet_retention_held_bytes", sentence, kept, ("stream", "topic", "partition", "kind", "consumer"))
     sentence = "Series about groups and consumers that were omitted because of http.metrics.series."
     yield _gauge("whippet_series_left_out", sentence, budget.left_out)
 

@@ -172,8 +172,9 @@ class PartitionHistory:
         await self._histories.on_thread(lambda: self._histories.keep(self._place, offset))
         self.first_offset = offset
 
-    async def expire(self, timestamp: int, until: int) -> None:
-        """Segments whose messages are all older than a time may not be read any more."""
-        first = await self._histories.on_thread(lambda: self._histories.first_at(self._place, timestamp, until))
+    async def expire(self, timestamp: int, until: int, unread: int) -> None:
+        """Segments whose messages are all older than a time may not be read any more, except from `unread` on."""
+        newer = await self._histories.on_thread(lambda: self._histories.first_at(self._place, timestamp, until))
+        first = min(newer, unread)
         if first > self.first_offset:
             await self.keep_from(first)

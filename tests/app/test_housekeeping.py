@@ -17,6 +17,8 @@ from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import from_text
+from whippet.app.model.topic_options import UNLIMITED
+from whippet.app.telemetry import metrics
 from whippet.storage.batch import Message, build
 
 ME = Consumer(ConsumerKind.CONSUMER, 1)
@@ -75,7 +77,7 @@ async def test_changed_limits_of_a_topic_apply_from_the_next_round_on(tmp_path: 
 
 
 async def test_a_segment_with_uncommitted_messages_is_kept(tmp_path: Path) -> None:
-    async with world(tmp_path, segment_bytes=1024) as here:
+    async with world(tmp_path, segment_bytes=1024, respects_consumers="all") as here:
         root = await here.root()
         await make_topic(root, message_expiry=SECOND)
         await send(root, 6)
@@ -86,6 +88,50 @@ async def test_a_segment_with_uncommitted_messages_is_kept(tmp_path: Path) -> No
         await root.execute(requests.StoreConsumerOffset(ME, "s", "t", 0, 3))
         await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (2, 2)
+
+
+async def test_who_holds_back_retention_is_visible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with world(tmp_path, segment_bytes=1024) as here:
+        root = await here.root()
+        await make_topic(root, message_expiry=SECOND)
+        await root.execute(requests.CreateConsumerGroup("s", "t", "billing"))
+        await root.execute(requests.JoinConsumerGroup("s", "t", "billing"))
+        await send(root, 6)
+        billing = Consumer(ConsumerKind.GROUP, "billing")
+        await root.execute(requests.StoreConsumerOffset(billing, "s", "t", 0, 1))
+        here.clock.now += 5 * SECOND
+        caplog.clear()
+        for _ in range(2):
+            await housekeeping.apply_retention(here.gateway)
+            held = (await root.execute(requests.GetTopic("s", "t"))).partitions[0].held_back
+            assert (held.consumer_kind, held.consumer, held.offset, held.segments) == ("group", "billing", 1, 2)
+        said = [record.getMessage() for record in caplog.records if "group 'billing'" in record.getMessage()]
+        assert said == [
+            f"retention: s/t, partition 0: 2 segments ({held.bytes} bytes) stay, because group 'billing' has read only "
+            "up to offset 1 (retention.respects_consumers = groups)"
+        ]
+        (series,) = [each for each in metrics._readers(here.gateway) if each.name == "whippet_retention_held_bytes"]
+        assert series.values == [(("s", "t", "0", "group", "billing"), held.bytes)]
+        (stream,) = (await here.gateway.rates._sample({}, {}, 1.0)).streams
+        assert stream.topics[0].held_back == [f"group billing has not read {held.bytes} bytes that have expired"]
+        await root.execute(requests.StoreConsumerOffset(billing, "s", "t", 0, 5))
+        await housekeeping.apply_retention(here.gateway)
+        assert (await root.execute(requests.GetTopic("s", "t"))).partitions[0].held_back is None
+
+
+async def test_a_topic_without_limits_holds_nothing_back(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024, respects_consumers="all") as here:
+        root = await here.root()
+        await make_topic(root, message_expiry=SECOND)
+        await send(root, 6)
+        await root.execute(requests.StoreConsumerOffset(ME, "s", "t", 0, 0))
+        here.clock.now += 5 * SECOND
+        await housekeeping.apply_retention(here.gateway)
+        held = (await root.execute(requests.GetTopic("s", "t"))).partitions[0].held_back
+        assert (held.consumer_kind, held.consumer, held.offset) == ("consumer", "1", 0)
+        await root.execute(requests.UpdateTopic("s", "t", "t", message_expiry=UNLIMITED))
+        await housekeeping.apply_retention(here.gateway)
+        assert (await root.execute(requests.GetTopic("s", "t"))).partitions[0].held_back is None
 
 
 async def test_if_full_topics_refuse_sends_only_expired_segments_are_deleted(

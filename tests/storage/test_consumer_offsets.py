@@ -229,17 +229,17 @@ async def test_an_offset_beyond_the_limit_is_refused_at_once_and_later(tmp_path:
 
 
 async def test_the_offset_of_an_external_group_is_kept_unchanged_and_does_not_stop_retention(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, respects_consumers="all") as store:
         (partition,) = await with_topic(store)
         await partition.store_offset(Kind.EXTERNAL_GROUP, 1, 1_000_000)
-        assert partition.lowest_consumer_offset is None
+        assert partition.slowest_reader is None
         with pytest.raises(InvalidOffset):
             await partition.store_offset(Kind.EXTERNAL_GROUP, 1, -1)
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, respects_consumers="all") as store:
         (partition,) = store.partitions_of(0, 0)
         assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == 1_000_000
         assert partition.offset_of(Kind.GROUP, 1) is None
-        assert partition.lowest_consumer_offset is None
+        assert partition.slowest_reader is None
 
 
 class FailingSyncs(Files):

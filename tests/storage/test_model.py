@@ -35,6 +35,7 @@ from whippet.storage.fetched import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.partition import Partition
+from whippet.storage.retention import RESPECTED
 from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
@@ -83,6 +84,7 @@ class PartitionMachine(RuleBasedStateMachine):
         durability=st.sampled_from(Durability),
         segment_bytes=st.sampled_from((1, 700, 3000, 100_000)),
         tail_bytes_max=st.sampled_from((0, 1500, 100_000)),
+        respects_consumers=st.sampled_from(("none", "groups", "all")),
         index_cache=st.sampled_from(("all", "open_segment", "none")),
         index_cache_bytes=st.sampled_from((100, 10_000)),
         messages_required_to_save=st.sampled_from((2, 10, 1000)),
@@ -274,7 +276,8 @@ class PartitionMachine(RuleBasedStateMachine):
         gone = [message for message in self.kept if message.offset < first]
         assert bool(gone) is bool(deleted)
         self.kept = self.kept[len(gone) :]
-        barrier = min(self.consumers.values(), default=None)
+        respected = RESPECTED[self.options["respects_consumers"]]
+        barrier = min((offset for (kind, _), offset in self.consumers.items() if kind in respected), default=None)
         assert not gone or barrier is None or gone[-1].offset <= barrier
 
     @rule(count=st.integers(0, 3))

@@ -124,7 +124,7 @@ async def test_a_commit_is_refused_if_a_purge_comes_before_it(tmp_path: Path) ->
         with pytest.raises(InvalidOffset, match="the partition is empty"):
             await storing
         assert await deleting is False
-        assert partition.lowest_consumer_offset is None
+        assert partition.slowest_reader is None
 
 
 async def test_a_purge_that_is_cancelled_after_it_began_is_finished(

@@ -189,7 +189,7 @@ async def test_a_closed_store_leaves_no_task_behind(tmp_path: Path) -> None:
 
 async def test_old_segments_are_deleted_by_age_up_to_the_barrier(tmp_path: Path) -> None:
     clock = Clock()
-    async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
+    async with opened(tmp_path, clock=clock, segment_bytes=1, respects_consumers="all") as store:
         reader, free = await with_topic(store, 2)
         for _ in range(5):
             for partition in (reader, free):
@@ -203,6 +203,51 @@ async def test_old_segments_are_deleted_by_age_up_to_the_barrier(tmp_path: Path)
         await reader.store_offset(Kind.CONSUMER, 1, 9)
         assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 3
         assert (reader.first_offset, reader.appended) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("respects", "readers", "first"),
+    [
+        ("none", {Kind.GROUP: 0, Kind.CONSUMER: 0}, 4),
+        ("groups", {Kind.CONSUMER: 0}, 4),
+        ("groups", {Kind.GROUP: 2, Kind.CONSUMER: 0}, 3),
+        ("all", {Kind.GROUP: 2, Kind.CONSUMER: 0}, 1),
+        ("all", {Kind.GROUP: 1, Kind.CONSUMER: 3}, 2),
+        ("all", {Kind.EXTERNAL_GROUP: 0}, 4),
+    ],
+)
+async def test_retention_keeps_what_the_readers_that_it_respects_have_not_read(
+    tmp_path: Path, respects: str, readers: dict[Kind, int], first: int
+) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock=clock, segment_bytes=1, respects_consumers=respects) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(4):
+            await partition.append(sized(1, 50))
+        for kind, offset in readers.items():
+            await partition.store_offset(kind, 7, offset)
+        clock.now += 100
+        assert await store.retain(0, 0, expiry_us=50, max_bytes=None) == first
+        assert partition.first_offset == first
+        held = partition.held_back
+        if first == 4:
+            assert held is None
+            return
+        assert held is not None
+        assert (
+            held.reader
+            == min(((kind, 7, offset) for kind, offset in readers.items()), key=lambda each: (each[2], each[0]))
+            or respects == "groups"
+        )
+        assert held.reader.offset == first - 1
+        assert (held.segments, held.bytes) == (4 - first, (4 - first) * len(sized(1, 50)))
+        assert await store.retain(0, 0, expiry_us=None, max_bytes=1) == 0
+        assert partition.held_back == held
+        await partition.store_offset(held.reader.kind, 7, 3)
+        for kind in readers:
+            await partition.store_offset(kind, 7, 3)
+        assert await store.retain(0, 0, expiry_us=None, max_bytes=1) == 4 - first
+        assert partition.held_back is None
 
 
 async def test_a_topic_that_exceeds_its_size_loses_the_oldest_segments_of_all_partitions(

@@ -19,7 +19,7 @@ from whippet.storage.options import Durability
 
 @pytest.mark.parametrize("level", Durability)
 async def test_a_stored_offset_is_known_after_a_restart(tmp_path: Path, level: Durability) -> None:
-    options = {**BUFFERED, "durability": level}
+    options = {**BUFFERED, "durability": level, "respects_consumers": "all"}
     async with partition_in(tmp_path, **options) as partition:
         await partition.append(texts("a", "b", "c"))
         await partition.store_offset(CONSUMER, 1, 2)
@@ -27,11 +27,11 @@ async def test_a_stored_offset_is_known_after_a_restart(tmp_path: Path, level: D
         await partition.store_offset(CONSUMER, 1, 1)
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, 0)
         assert partition.offset_of(CONSUMER, 2) is None
-        assert partition.lowest_consumer_offset == 0
+        assert partition.slowest_reader == (GROUP, 1, 0)
         assert await partition.delete_offset(GROUP, 1)
         assert not await partition.delete_offset(GROUP, 1)
         assert not await partition.delete_offset(GROUP, 2)
-        assert partition.lowest_consumer_offset == 1
+        assert partition.slowest_reader == (CONSUMER, 1, 1)
     async with partition_in(tmp_path, **options) as partition:
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, None)
 

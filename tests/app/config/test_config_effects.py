@@ -206,6 +206,7 @@ message_saver.enabled | app/test_settings.py | IGGY_MESSAGE_SAVER_ENABLED
 message_saver.enforce_fsync | app/test_settings.py | saver_syncs
 message_saver.interval | app/test_settings.py | saver_interval_s
 data_maintenance.messages.cleaner_enabled | app/test_settings.py | data_maintenance.messages.cleaner_enabled
+retention.respects_consumers | storage/test_store.py | respects_consumers
 data_maintenance.messages.interval | app/test_settings.py | data_maintenance.messages.interval
 system.segment.archive_expired | app/test_archiving_process.py | IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED
 data_maintenance.archiver.enabled | app/test_archiving_process.py | IGGY_DATA_MAINTENANCE_ARCHIVER_ENABLED

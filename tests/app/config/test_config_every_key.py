@@ -134,6 +134,7 @@ websocket.tls.enabled | false | true | True
 websocket.tls.self_signed | true | false | False
 websocket.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
 websocket.tls.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'
+retention.respects_consumers | "groups" | "all" | 'all'
 message_saver.enabled | true | false | False
 message_saver.enforce_fsync | true | false | False
 message_saver.interval | "30 s" | "1m 30s" | 90.0

@@ -50,6 +50,7 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("PARTITION_SIZE_OF_MESSAGES_REQUIRED_TO_SAVE", "2 MiB", "bytes_required_to_save", 2 * MIB),
     ("PARTITION_MESSAGE_SAVER_INTERVAL", "1s", "saver_interval_s", 1.0),
     ("PARTITION_MESSAGE_SAVER_ENABLED", "false", "saver_interval_s", None),
+    ("RETENTION_RESPECTS_CONSUMERS", "all", "respects_consumers", "all"),
     ("PARTITION_MESSAGE_SAVER_ENFORCE_FSYNC", "false", "saver_syncs", False),
     ("STATE_ENFORCE_FSYNC", "false", "catalog_syncs", False),
     ("STATE_RETRY_DELAY", "2 s", "write_retry_s", 2.0),
@@ -82,7 +83,8 @@ MAPPED: list[tuple[str, str, str, object]] = [
 
 @pytest.mark.parametrize(("name", "text", "option", "value"), MAPPED)
 def test_every_setting_of_the_store_reaches_it(start: Any, name: str, text: str, option: str, value: object) -> None:
-    assert getattr(store_options(start(**{f"IGGY_SYSTEM_{name}": text}).config, BIG), option) == value
+    variable = f"IGGY_{name}" if name.startswith("RETENTION_") else f"IGGY_SYSTEM_{name}"
+    assert getattr(store_options(start(**{variable: text}).config, BIG), option) == value
 
 
 def test_every_option_of_the_store_can_be_set() -> None:

@@ -21,6 +21,7 @@ from whippet.storage.archive.histories import CACHE_FOLDER, HISTORY_FILE
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable
 from whippet.storage.files import Files
+from whippet.storage.offsets import Kind
 from whippet.storage.options import ArchiveOptions, TopicOptions
 from whippet.storage.store import Store
 
@@ -182,6 +183,19 @@ async def test_expired_messages_are_not_read_from_the_archive_either(tmp_path: P
     async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, _):
         (partition,) = await with_topic(store)
         assert partition.first_offset == 18
+
+
+async def test_expired_history_stays_until_groups_have_read_it(tmp_path: Path) -> None:
+    clock = Clock()
+    async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
+        partition = await filled(store, archiver, clock)
+        await partition.store_offset(Kind.CONSUMER, 1, 0)
+        await partition.store_offset(Kind.GROUP, 1, 1)
+        await store.retain(0, 0, expiry_us=1 * SECOND, max_bytes=None)
+        assert (partition.first_offset, offsets(await partition.read(0, 2))) == (2, [2, 3])
+        await partition.store_offset(Kind.GROUP, 1, 19)
+        await store.retain(0, 0, expiry_us=1 * SECOND, max_bytes=None)
+        assert partition.first_offset > 2
 
 
 async def test_deleted_segments_are_not_read_from_the_archive(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tm
         (incarnation,) = {each.pop("context")["incarnation"] for each in made["partitions"]}
         assert incarnation > 0
         partition = {"created_at": world.clock(), "segments_count": 1, "current_offset": 0, "size": "0 B"}
-        partition |= {"disk_bytes": 0}
+        partition |= {"disk_bytes": 0, "held_back": None}
         assert made == {
             "id": 0,
             "created_at": world.clock(),

@@ -40,6 +40,14 @@ def _between(low: int, high: int) -> Meta:
     return Meta(extra_json_schema={"allOf": [{"minimum": low, "maximum": high}]})
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    consumer_kind: Literal["consumer", "group"]
+    consumer: str
+    offset: int
+    segments: int
+    bytes: int
+
+
 class Partition(msgspec.Struct, frozen=True):
     id: int
     created_at: int
@@ -53,6 +61,8 @@ class Partition(msgspec.Struct, frozen=True):
     """For clients since 0.12."""
     disk_bytes: int
     """What the partition occupies on the disk; `size` is that of its messages."""
+    held_back: HeldBack | None
+    """What retention would have deleted if this consumer had read it, as of its last round."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -255,6 +265,7 @@ def _partition(info: responses.PartitionInfo) -> Partition:
         info.next_offset,
         Context(info.incarnation, NO_OWNER, info.incarnation),
         info.disk_bytes,
+        None if info.held_back is None else msgspec.convert(info.held_back, HeldBack, from_attributes=True),
     )
 
 
