@@ -71,8 +71,8 @@ def run(
     replica_id: int | None = None,
     restores: bool = False,
 ) -> int:
-    """Serves until a signal stops it; returns the exit code of the process. `restores` fills an empty data folder from
-    the archive first."""
+    """Serves until a signal stops it; returns the exit code of the process. `restores` lets an empty data folder
+    continue from the archive."""
     try:
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         options = store_options(loaded.config)

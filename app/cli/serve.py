@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-archive",
         action="store_true",
-        help="if the data folder is empty, fill it from the archive first; this server then owns the archive",
+        help="if the data folder is empty, continue from the archive, which this server then owns",
     )
     parser.add_argument(
         "--replica-id",

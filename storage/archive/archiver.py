@@ -346,7 +346,7 @@ class Archiver:
         share = None if max_bytes is None else max_bytes // max(len(partitions), 1)
         deleted = 0
         for partition in partitions:
-            purges, size, before = partition.purges, partition.size_bytes, 0
+            purges, size, before = partition.purges, partition.disk_bytes, 0
             latest = None if time_us is None else self._store.clock() - time_us
             for segment in await partition.closed_segments():
                 is_old = latest is not None and (segment.last_timestamp or 0) <= latest
@@ -404,7 +404,7 @@ class Archiver:
         waiting = 0
         for place, partition in self._store.partitions.items():
             known = self.known.get(place)
-            waiting += max(partition.size_bytes - (0 if known is None else known.local_bytes), 0)
+            waiting += max(partition.disk_bytes - (0 if known is None else known.local_bytes), 0)
         return waiting
 
     @property

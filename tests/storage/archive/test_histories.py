@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from whippet.storage.archive.archiver import Archiver
 from whippet.storage.archive.blocks import BLOCK_BYTES
 from whippet.storage.archive.checking import survey
 from whippet.storage.archive.histories import CACHE_FOLDER, HISTORY_FILE
+from whippet.storage.archive.partition_archive import Known
 from whippet.storage.documents import StreamDocument, TopicDocument
-from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable
-from whippet.storage.files import Files
+from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable, StorageError
+from whippet.storage.files import Buffer, Files
+from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
 from whippet.storage.options import ArchiveOptions, TopicOptions
 from whippet.storage.store import Store
@@ -311,3 +314,72 @@ async def test_readers_see_no_gap_while_segments_are_deleted_here(tmp_path: Path
             await archiver.retain_locally(0, 0, time_us=0, max_bytes=0)
         done = True
         assert await asyncio.gather(*followers) == [60, 60, 60]
+
+
+class Dying(Files):
+    """Fails at a change from some number on, counted from 0, and at all later ones."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EIO, "the test wants it")
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._count()
+        return super().write(handle, buffers, position)
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        super().remove(path)
+
+    def sync_folder(self, path: str) -> None:
+        self._count()
+        super().sync_folder(path)
+
+
+async def test_a_deletion_that_ends_anywhere_hides_no_message(tmp_path: Path) -> None:
+    clock = Clock()
+    archive = Flaky(tmp_path / "archive")
+    async with archiving(tmp_path, archive, clock) as (store, archiver):
+        (partition,) = await with_topic(store)
+        for number in range(12):
+            clock.now += SECOND
+            await partition.append(sized(1, 100, b"%03d" % number))
+        assert await archiver.round()
+    number, finished = 0, False
+    while not finished:
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy/data")
+        files = Dying(1_000_000)
+        with contextlib.suppress(StorageError):
+            async with opened(
+                tmp_path / "copy/data", files=files, clock=clock, segment_bytes=1024, tail_bytes_max=0
+            ) as store:
+                archiver = Archiver(store, ArchiveOptions(interval_s=1e6), files, archive)
+                await archiver._load_histories()
+                place = PartitionId(0, 0, 0)
+                archiver.known[place] = Known({}, 9, 0, 12, 0)
+                files.left = number
+                with contextlib.suppress(StorageError, OSError):
+                    await archiver.retain_locally(0, 0, time_us=0, max_bytes=None)
+                    finished = files.left >= 0
+                archiver.refused = True
+                files.left = 1_000_000
+                await archiver.stop(seconds=10)
+        async with opened(tmp_path / "copy/data", clock=clock, segment_bytes=1024, tail_bytes_max=0) as store:
+            (partition,) = await with_topic(store)
+            reader = Archiver(store, ArchiveOptions(interval_s=1e6), Files(), archive)
+            await reader._load_histories()
+            assert payloads(await partition.read(0, 99)) == expected(range(12)), number
+            reader.refused = True
+            await reader.stop(seconds=10)
+        number += 1
+    assert partition.local_first_offset == 9
+    assert number > 5
