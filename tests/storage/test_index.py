@@ -6,13 +6,24 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 
 import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whippet.storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode, entries_in
+from whippet.storage.index import (
+    ENTRY_BYTES,
+    HEADER,
+    MAGIC,
+    Index,
+    decode,
+    encode,
+    entries_in,
+    has_version_2,
+    plain_bytes_in,
+)
 
 fuzz = settings(deadline=None, max_examples=80)
 
@@ -191,3 +202,145 @@ def test_the_number_of_entries_follows_from_the_size_of_the_file(entries: int) -
     assert entries_in(size) == entries
     assert entries_in(size + 1) is None
     assert entries_in(size - ENTRY_BYTES) == (entries - 1 if entries else None)
+
+
+# ------------------------------------------------------------------------------------------------------- packed batches
+
+STORED = (500, 120, 700)
+"""The second and the third batch of `GAPPED` are packed."""
+
+
+def packed() -> Index:
+    index = Index()
+    for i, stored in enumerate(STORED):
+        fields = (GAPPED.base_offset(i), sum(STORED[:i]), GAPPED.timestamp(i), GAPPED.length(i), GAPPED.count(i))
+        index.add(*fields, stored)
+    return index
+
+
+def lengths_in_the_log(index: Index) -> list[int]:
+    return [index.stored_length(i) for i in range(len(index))]
+
+
+def test_an_index_returns_both_lengths_of_every_batch() -> None:
+    index = packed()
+    assert [index.length(i) for i in range(3)] == [500, 300, 900]
+    assert lengths_in_the_log(index) == list(STORED)
+    assert [index.is_packed(i) for i in range(3)] == [False, True, True]
+    assert [index.end_position(i) for i in range(3)] == [500, 620, 1320]
+    assert (index.saved_bytes, index.memory_bytes()) == (380, 3 * 40)
+    index.add(25, 1320, 300, 40, 1)
+    assert (index.stored_length(3), index.is_packed(3), index.saved_bytes) == (40, False, 380)
+
+
+def test_an_index_of_plain_batches_has_one_length_for_each() -> None:
+    assert lengths_in_the_log(GAPPED) == [500, 300, 900]
+    assert [GAPPED.is_packed(i) for i in range(3)] == [False] * 3
+    assert GAPPED.saved_bytes == 0
+    same = Index()
+    same.add(10, 0, 100, 500, 3, 500)
+    assert same.stored is None
+
+
+@pytest.mark.parametrize("make", [packed, lambda: made((10, 0, 1, 500, 3), (13, 500, 2, 300, 1), (20, 800, 3, 900, 5))])
+def test_entries_are_taken_out_of_an_index_and_added_to_another(make: Callable[[], Index]) -> None:
+    index = make()
+    first, rest = index.part(0, 1), index.part(1, 3)
+    assert (len(first), len(rest)) == (1, 2)
+    assert rest.base_offset(0) == 13
+    first.extend(rest)
+    assert first.describes_as(index)
+    assert lengths_in_the_log(first) == lengths_in_the_log(index)
+    index.drop(1)
+    assert [index.base_offset(i) for i in range(2)] == [10, 20]
+    assert lengths_in_the_log(index) == [lengths_in_the_log(make())[i] for i in (0, 2)]
+    assert not first.describes_as(index)
+    index.keep(1)
+    assert (len(index), lengths_in_the_log(index)) == (1, [500])
+
+
+@pytest.mark.parametrize("plain_first", [False, True])
+def test_plain_and_packed_batches_follow_each_other(plain_first: bool) -> None:
+    plain, rest = GAPPED.part(0, 3), packed()
+    index, other = (plain, rest) if plain_first else (rest, plain)
+    expected = lengths_in_the_log(index) + lengths_in_the_log(other)
+    index.extend(other)
+    assert (len(index), lengths_in_the_log(index)) == (6, expected)
+
+
+def test_indexes_that_differ_only_in_lengths_in_the_log_differ() -> None:
+    assert packed().describes_as(packed())
+    assert not packed().describes_as(GAPPED)
+    other = packed()
+    assert other.stored is not None
+    other.stored[2] += 1
+    assert not other.describes_as(packed())
+    other.stored[2] -= 1
+    other.words[2] += 1
+    assert not other.describes_as(packed())
+
+
+PACKED_FILE = encode(packed(), 10, 1320)
+
+
+def test_an_encoded_index_of_packed_batches_is_the_bytes_of_the_format_page() -> None:
+    head = struct.pack("<8sQQQQ", b"WHPINDX2", 10, 1320, 1700, 3)
+    head += xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")[:4]
+    entries = struct.pack("<QQQIIQ", 10, 0, 100, 500, 3, 500)
+    entries += struct.pack("<QQQIIQ", 13, 500, 100, 300, 1, 120)
+    entries += struct.pack("<QQQIIQ", 20, 620, 200, 900, 5, 700)
+    checksum = xxhash.xxh3_64_intdigest(head + entries)
+    assert head + struct.pack("<Q", checksum) + entries == PACKED_FILE
+    known = decode(PACKED_FILE, 10)
+    assert known is not None
+    assert known[1] == 1320
+    assert known[0].describes_as(packed())
+
+
+def test_an_index_of_packed_batches_that_was_changed_or_cut_is_ignored() -> None:
+    content = bytearray(PACKED_FILE)
+    for position in range(len(content)):
+        for bit in range(8):
+            content[position] ^= 1 << bit
+            assert decode(bytes(content), 10) is None
+            content[position] ^= 1 << bit
+    assert all(decode(PACKED_FILE[:size], 10) is None for size in range(len(PACKED_FILE)))
+    assert decode(PACKED_FILE + bytes(40), 10) is None
+    assert decode(PACKED_FILE, 11) is None
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_an_index_of_packed_batches_with_a_wrong_number_of_entries_is_ignored(count: int) -> None:
+    head = struct.pack("<8sQQQQI", b"WHPINDX2", 10, 1320, 1700, count, 0)
+    entries = PACKED_FILE[52:]
+    checksum = xxhash.xxh3_64_intdigest(head + entries)
+    assert decode(head + struct.pack("<Q", checksum) + entries, 10) is None
+
+
+def test_the_first_bytes_of_an_index_tell_what_packing_saved() -> None:
+    assert plain_bytes_in(PACKED_FILE[:52], 10, 1320) == plain_bytes_in(PACKED_FILE, 10, 1320) == 1700
+    assert plain_bytes_in(PACKED_FILE[:51], 10, 1320) is None
+    assert plain_bytes_in(PACKED_FILE, 11, 1320) is None
+    assert plain_bytes_in(PACKED_FILE, 10, 1321) is None
+    assert plain_bytes_in(FILE, 10, 1700) is None
+    for position in range(44):
+        changed = bytearray(PACKED_FILE)
+        changed[position] ^= 1
+        assert plain_bytes_in(bytes(changed), 10, 1320) is None
+
+
+def test_the_size_of_the_file_tells_its_version_and_the_number_of_entries() -> None:
+    assert (has_version_2(len(FILE)), has_version_2(len(PACKED_FILE))) == (False, True)
+    assert [entries_in(len(PACKED_FILE) + extra) for extra in (-120, -40, -1, 0, 40)] == [0, 2, None, 3, 4]
+    assert entries_in(len(PACKED_FILE) - 160) is None
+
+
+def test_a_machine_with_the_other_byte_order_reads_packed_indexes_that_it_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "byteorder", "big")
+    encoded = encode(packed(), 10, 1320)
+    assert encoded[52:] != PACKED_FILE[52:]
+    known = decode(encoded, 10)
+    assert known is not None
+    assert known[0].describes_as(packed())
