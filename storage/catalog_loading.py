@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from whippet.storage import placement
 from whippet.storage.catalog import Catalog
 from whippet.storage.documents import (
     NOT_UNDERSTOOD,
@@ -62,6 +63,8 @@ def read_numbers(files: Files, layout: Layout) -> tuple[int, str | None]:
 
 def load(catalog: Catalog, files: Files, layout: Layout, clock: Callable[[], int], *, recreate: bool) -> LoadedCatalog:
     """Loads the catalogue. With `recreate`, missing documents and folders are recreated as far as possible."""
+    # Before the staging folder is emptied: what is to be put into place is still there.
+    placement.finish(files, layout)
     catalog.empty_trash()
     loader = _Loader(catalog, files, layout, clock, recreate)
     loader.load_streams()

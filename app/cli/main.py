@@ -38,6 +38,9 @@ SUBCOMMANDS = (
         "whippet.app.cli.root_password",
         "set a new password for the root user while the server is stopped",
     ),
+    Subcommand(
+        ("import", "iggy"), "whippet.app.cli.import_iggy", "import the data folder of a stopped Apache Iggy server"
+    ),
     Subcommand(("certs",), "whippet.app.cli.certs", "create an authority and a certificate for development"),
     Subcommand(
         ("pipeline", "run"), "whippet.app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"
@@ -58,7 +61,11 @@ SUBCOMMANDS = (
     Subcommand(("version",), "whippet.app.cli.version", "print the version"),
 )
 
-GROUPS = {"bench": "measure speed", "pipeline": "move data with Spark"}
+GROUPS = {
+    "bench": "measure speed",
+    "import": "copy the data of another server",
+    "pipeline": "move data with Spark",
+}
 """Summaries of the first words that group several subcommands."""
 
 

@@ -52,6 +52,7 @@ def test_the_names_of_files_and_folders_are_on_the_page() -> None:
         f"{layout.TOKENS_FOLDER}/<id>.json",
         f"{layout.TRASH_FOLDER}/",
         f"{layout.STAGING_FOLDER}/",
+        f"{layout.PLACEMENT_FILE}  ",
         f"{layout.ASIDE_FOLDER}/",
         f"{layout.OFFSETS_FOLDER}/{layout.CONSUMERS_FOLDER}/<id>",
         f"{layout.OFFSETS_FOLDER}/{layout.GROUPS_FOLDER}/<id>",

@@ -1,0 +1,129 @@
+"""`whippet import iggy`: copies the data folder of a stopped Apache Iggy server into a data folder of Whippet."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from whippet.app.access.users import DEFAULT_NAME
+from whippet.app.config import ConfigError, load
+from whippet.app.config.store import store_options
+from whippet.app.importing.iggy.cipher import Cipher, cipher_of
+from whippet.app.importing.iggy.importer import Finished, Interrupted, Root
+from whippet.app.importing.iggy.importer import run as import_folder
+from whippet.app.importing.iggy.report import Refused, Report
+from whippet.storage.errors import StorageError
+from whippet.storage.store import now_us
+
+COMPLETE = 0
+INCOMPLETE = 1
+REFUSED = 2
+KEY_VARIABLE = "WHIPPET_IMPORT_KEY"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Copies streams, topics, messages, stored offsets, groups, users and personal access tokens of Apache Iggy "
+        "0.7, 0.8 or 0.9 into a data folder of Whippet that no gateway has open. Everything is imported at once or not "
+        "at all, the source is only read, and what could not be imported is reported: exit code 0 if that is "
+        "nothing, 1 if it is something, 2 if nothing was imported."
+    )
+    parser.add_argument("path", help="the data folder of the Iggy server, which must be stopped (local_data)")
+    parser.add_argument("--to", help="the data folder of Whippet (default: system.path of the configuration)")
+    key = parser.add_mutually_exclusive_group()
+    key.add_argument(
+        "--key-file",
+        metavar="FILE",
+        help=f"a file with the key of an encrypted folder, in base64; {KEY_VARIABLE} can have the key, too",
+    )
+    key.add_argument(
+        "--key", help="the key itself: every user of this machine can see it while the command runs; prefer --key-file"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        loaded = load(os.environ, os.getcwd())
+        options = store_options(loaded.config)
+        if arguments.to:
+            options = msgspec.structs.replace(options, path=arguments.to)
+        report = import_folder(
+            arguments.path,
+            options,
+            now_us,
+            cipher=_cipher(arguments),
+            root=_root(loaded.environment),
+            progress=_Progress(),
+        )
+    except Finished:
+        print(
+            "An earlier import was interrupted while it was put into place. It is complete now, and nothing was "
+            "imported again."
+        )
+        return COMPLETE
+    except (ConfigError, Interrupted, Refused, StorageError) as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}; nothing was imported")
+    _show(report, arguments.json)
+    return INCOMPLETE if report.lost else COMPLETE
+
+
+def _root(environment: Mapping[str, str]) -> Root:
+    """The configuration masks secrets; str() reveals them."""
+    name, password = environment.get("IGGY_ROOT_USERNAME"), environment.get("IGGY_ROOT_PASSWORD")
+    return Root(DEFAULT_NAME if name is None else str(name), None if password is None else str(password))
+
+
+def _cipher(arguments: argparse.Namespace) -> Cipher | None:
+    if arguments.key_file:
+        with open(arguments.key_file, encoding="utf-8") as file:
+            return cipher_of(file.read())
+    text = arguments.key or os.environ.get(KEY_VARIABLE)
+    return cipher_of(text) if text else None
+
+
+def _refuse(sentence: str) -> int:
+    print(f"whippet: {sentence}", file=sys.stderr)
+    return REFUSED
+
+
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        return
+    print(
+        f"imported {report.streams} streams, {report.topics} topics, {report.partitions} partitions, "
+        f"{report.messages:,} messages ({report.message_bytes:,} bytes), {report.groups} groups, "
+        f"{report.offsets} stored offsets, {report.users} users, {report.tokens} personal access tokens"
+    )
+    for sentence in report.notes:
+        print(f"  note: {sentence}")
+    for sentence in report.lost:
+        print(f"  not imported: {sentence}")
+    if report.unlisted:
+        print(f"  and {report.unlisted} more of these")
+    print(
+        "everything was imported"
+        if not report.lost
+        else f"{len(report.lost) + report.unlisted} things were not imported"
+    )
+
+
+class _Progress:
+    """Shows the progress on standard error, at most once a second."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= 1:
+            self._shown_at = now
+            print(f"read {done >> 20:,} of {total >> 20:,} MiB of messages", file=sys.stderr)
