@@ -60,6 +60,15 @@ def test_only_a_folder_that_was_left_with_everything_synced_is_not_synced_again(
     assert syncs_everything(tmp_path / "data")
 
 
+def test_a_folder_of_this_version_keeps_its_format_file(tmp_path: Path) -> None:
+    first = entered(tmp_path, Watched())
+    first.leave(all_is_synced=True)
+    before = (tmp_path / "FORMAT").stat().st_ino
+    second = entered(tmp_path, Watched())
+    second.leave(all_is_synced=True)
+    assert ((tmp_path / "FORMAT").stat().st_ino, second.identity) == (before, first.identity)
+
+
 def test_an_empty_folder_of_streams_without_a_format_is_that_of_a_new_store(tmp_path: Path) -> None:
     """Somebody may have created the folders, to give them to a user or a disk."""
     (tmp_path / "streams").mkdir()

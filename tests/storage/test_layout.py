@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whippet.storage.layout import Layout, PartitionId, index_file, log_file, number, segment_of
+from whippet.storage.layout import Layout, PartitionId, index_file, left_out_file, log_file, number, segment_of
 from whippet.storage.options import StoreOptions
 from whippet.storage.shard import shard_of
 
@@ -36,6 +36,8 @@ def test_the_name_of_a_segment_is_its_start_offset_in_20_digits(start: int) -> N
     assert log_file("f", start) == f"f/{start:020}.log"
     assert segment_of(log_file("f", start)[2:]) == (start, "log")
     assert segment_of(index_file("f", start)[2:]) == (start, "index")
+    assert left_out_file("f", start) == f"f/{start:020}.left_out"
+    assert segment_of(left_out_file("f", start)[2:]) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def test_a_segment_from_the_disk_is_not_trusted_yet() -> None:
     segment = Segment(42, 1000, 50)
     assert (segment.messages, segment.whole, segment.index, segment.last_timestamp) == (8, False, None, None)
     assert (segment.batches, segment.checked, segment.end_checked) == (0, None, False)
+    assert (segment.saved_bytes, segment.left_out) == (0, False)
 
 
 def test_damage_is_reported_in_one_line_with_place_reason_and_loss() -> None:
