@@ -19,6 +19,7 @@ from whippet.storage.files import Files, make_folders, read_all, read_fully, rep
 from whippet.storage.index import Index
 from whippet.storage.layout import (
     FORMAT_FILE,
+    HISTORY_FILE,
     INTENT_FILE,
     NUMBERS_FILE,
     OFFSETS_FOLDER,
@@ -163,6 +164,7 @@ class Backup:
                 continue
             self._size += size
             self._document(producers_file(source), producers_file(target))
+            self._document(f"{source}/{HISTORY_FILE}", f"{target}/{HISTORY_FILE}")
             for name in FOLDERS.values():
                 self._offsets(f"{source}/{OFFSETS_FOLDER}/{name}", f"{target}/{OFFSETS_FOLDER}/{name}")
             return

@@ -25,12 +25,11 @@ from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveError, ArchiveUnavailable, ReadFailed
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files, read_all, replace
-from whippet.storage.layout import Layout, PartitionId
+from whippet.storage.layout import HISTORY_FILE, Layout, PartitionId
 from whippet.storage.segment import Damage
 
 _log = logging.getLogger(__name__)
 
-HISTORY_FILE = "history.json"
 CACHE_FOLDER = "archive_cache"
 THREADS = 4
 READERS_MAX = 256

@@ -36,7 +36,7 @@ from whippet.storage.archive.documents import (
     manifest_name,
     partition_folder,
 )
-from whippet.storage.archive.histories import HISTORY_FILE, HistoryDocument
+from whippet.storage.archive.histories import HistoryDocument
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.catalog import Catalog
@@ -47,6 +47,7 @@ from whippet.storage.files import Files, make_folders, read_fully, replace, writ
 from whippet.storage.index import Index
 from whippet.storage.layout import (
     FORMAT_FILE,
+    HISTORY_FILE,
     LOCK_FILE,
     OFFSETS_FOLDER,
     TOKENS_FOLDER,

@@ -49,8 +49,10 @@ async def test_everything_is_copied_from_a_running_server(tmp_path: Path) -> Non
         await store.write_user(1, b'{"id": 1}')
         await store.write_token(2, b'{"id": 2}')
         await store.reserve_numbers(77)
+        (tmp_path / "data/streams/0/topics/0/partitions/0/history.json").write_bytes(b'{"first_offset":0}')
         copied = backup(tmp_path)
         assert copied == (2, partition.size_bytes)
+        assert (tmp_path / "copy/streams/0/topics/0/partitions/0/history.json").read_bytes() == b'{"first_offset":0}'
         old = b"".join((await partition.read(0, 8)).buffers)
         identity = store.identity
     async with opened(tmp_path / "copy", segment_bytes=1024) as store:

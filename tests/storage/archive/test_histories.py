@@ -18,12 +18,12 @@ from tests.support.clocks import NOON
 from whippet.storage.archive.archiver import Archiver
 from whippet.storage.archive.blocks import BLOCK_BYTES
 from whippet.storage.archive.checking import survey
-from whippet.storage.archive.histories import CACHE_FOLDER, HISTORY_FILE
+from whippet.storage.archive.histories import CACHE_FOLDER
 from whippet.storage.archive.partition_archive import Known
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable, StorageError
 from whippet.storage.files import Buffer, Files
-from whippet.storage.layout import PartitionId
+from whippet.storage.layout import HISTORY_FILE, PartitionId
 from whippet.storage.offsets import Kind
 from whippet.storage.options import ArchiveOptions, TopicOptions
 from whippet.storage.store import Store
