@@ -464,11 +464,9 @@ class Partition:
 
     async def closed_segments(self) -> list[Segment]:
         """Copies of the segments that may be deleted, oldest first, with times corrected where the clock was wrong."""
-        times = self._timestamps
-        times.not_before_newest(self._shared.clock())
-        newest = times.newest
         closed, following = await self.with_log(lambda log: log.closed_segments())
-        corrected = times.corrected([segment.last_timestamp or 0 for segment in closed], following or newest)
+        times = [segment.last_timestamp or 0 for segment in closed]
+        corrected = self._timestamps.corrected(times, following)
         for segment, time in zip(closed, corrected, strict=True):
             segment.last_timestamp = time
         return closed
@@ -571,7 +569,6 @@ class Partition:
                 await self._pipeline.call(log.close if keep and problem is None else log.forget)
             except OSError as error:
                 problem = WriteFailed(str(self.place), error)
-                await self._pipeline.call(log.forget)
             pipeline.refuse_waiting(closed)
             self._readers.refuse(closed)
             pipeline.discard()

@@ -48,7 +48,7 @@ class Timestamps:
 
     def corrected(self, times: Sequence[int], following: int) -> list[int]:
         """Given the last times of segments in order, returns the times by which their messages must have arrived.
-        `following` is the time of the first message after them."""
+        `following` is the time of the first message after them, 0 if there is none."""
         now = self._clock()
         believed = believable(times, following, self._created_at, now + AHEAD_MAX_US)
         self._doubted_at = min(now, self._doubted_at or now) if None in believed else 0

@@ -130,6 +130,16 @@ async def test_segments_of_unknown_age_count_from_when_that_was_noticed(tmp_path
         assert await times() == {clock.now}
 
 
+async def test_messages_of_unknown_age_are_as_old_as_the_first_that_follows_them(tmp_path: Path) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock) as partition:
+        for moment in (YEARS, 20 * SECOND, 30 * SECOND, 40 * SECOND):
+            clock.now = NOON + moment
+            await partition.append(texts("a"))
+        (segment,) = await partition.closed_segments()
+        assert segment.last_timestamp == NOON + 20 * SECOND
+
+
 async def test_a_doubt_counts_from_when_it_was_noticed_although_there_was_none_before(tmp_path: Path) -> None:
     clock = Clock()
     async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:

@@ -26,6 +26,7 @@ class Beside(Files):
         self.begun: asyncio.Event = asyncio.Event()
         self.going = threading.Event()
         self.failure = 0
+        self.shard_failure = 0
         self.early = 0
         self._loop = asyncio.get_running_loop()
 
@@ -36,6 +37,8 @@ class Beside(Files):
             self.going.wait()
             if self.failure:
                 raise OSError(self.failure, os.strerror(self.failure))
+        elif self.shard_failure:
+            raise OSError(self.shard_failure, os.strerror(self.shard_failure))
         super().sync(handle)
 
 
@@ -138,7 +141,9 @@ async def test_files_may_be_deleted_during_an_early_sync(
 
 
 @pytest.mark.parametrize("failure", [0, errno.EIO], ids=["well", "failing"])
-async def test_a_partition_may_be_removed_during_an_early_sync(tmp_path: Path, failure: int) -> None:
+async def test_a_partition_may_be_removed_during_an_early_sync(
+    tmp_path: Path, failure: int, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = Beside()
     disk.failure = failure
     async with opened(tmp_path, files=disk) as store:
@@ -150,3 +155,22 @@ async def test_a_partition_may_be_removed_during_an_early_sync(tmp_path: Path, f
         with pytest.raises(PartitionClosed):
             await flush
     assert not list(tmp_path.rglob("*.log"))
+    assert "a sync failed" not in caplog.text
+
+
+async def test_an_early_sync_that_fails_after_its_partition_was_reopened_does_not_count(tmp_path: Path) -> None:
+    disk = Beside()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await fill(partition, 5)
+        flush = await flushing(partition, disk)
+        disk.shard_failure = errno.EIO
+        with pytest.raises(PartitionFailed):
+            await partition.append(texts("y"), Durability.SYNCED)
+        disk.shard_failure = 0
+        await store.reopen(partition)
+        disk.failure = errno.EIO
+        disk.going.set()
+        assert await flush is Durability.SYNCED
+        assert partition.failed is None
+        disk.failure = 0

@@ -84,7 +84,7 @@ async def test_a_long_read_has_exactly_the_bytes_of_a_read_that_is_held(
 
 
 async def test_a_long_read_continues_in_memory_after_what_is_written(tmp_path: Path) -> None:
-    async with partition_in(tmp_path, **BUFFERED) as partition:
+    async with partition_in(tmp_path, **BUFFERED, tail_bytes_max=0) as partition:
         await fill(partition, SHAPES[:3])
         await partition.flush()
         await fill(partition, SHAPES[3:])

@@ -455,14 +455,21 @@ async def test_what_requests_without_a_task_send_in_one_turn_is_written_together
                 request.send(None)
 
 
-async def test_what_is_gathered_in_a_turn_is_left_to_the_shard_if_it_is_too_much(tmp_path: Path) -> None:
+async def test_what_is_gathered_in_a_turn_is_left_to_the_shard_if_it_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_pipeline, "perf_counter", lambda: 0.0)
     async with partition_in(tmp_path, loop_append_bytes_max=2 * len(texts("a"))) as partition:
         await partition.append(texts("first"))
         await asyncio.gather(*(partition.append(texts(name)) for name in "abc"))
         assert written_by_loop(partition) == 3
-        await asyncio.gather(*(partition.append(texts(name)) for name in "defg"))
-        assert written_by_loop(partition) == 3
-        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d e f g".split()]
+        await asyncio.gather(*(partition.append(texts(name)) for name in "de"))
+        assert written_by_loop(partition) == 5
+        await asyncio.gather(*(partition.append(texts(name)) for name in "fghi"))
+        assert written_by_loop(partition) == 5
+        await asyncio.gather(*(partition.append(texts(name)) for name in "jk"))
+        assert written_by_loop(partition) == 7
+        assert payloads(await partition.read(0, 99)) == [b"first", *b"a b c d e f g h i j k".split()]
 
 
 async def test_an_error_of_what_was_gathered_refuses_every_append_of_the_turn(tmp_path: Path) -> None:

@@ -250,3 +250,17 @@ async def test_readers_continue_without_an_error_during_a_trim(tmp_path: Path) -
             await partition.trim(before)
             await asyncio.sleep(0)
         assert await asyncio.gather(*readers) == [80, 80, 80]
+
+
+async def test_what_is_appended_between_the_call_of_a_purge_and_its_beginning_is_written_and_purged(
+    tmp_path: Path,
+) -> None:
+    async with partition_in(tmp_path, loop_append_bytes_max=0) as partition:
+        await partition.append(texts("a"))
+        purge = asyncio.create_task(partition.purge())
+        append = asyncio.create_task(partition.append(texts("b")))
+        commit = asyncio.create_task(partition.store_offset(CONSUMER, 1, 0))
+        await asyncio.gather(purge, append, commit)
+        assert append.result().base_offset == 1
+        assert (partition.appended, partition.offset_of(CONSUMER, 1)) == (0, None)
+        assert (await partition.append(texts("c"))).base_offset == 0

@@ -325,9 +325,9 @@ async def test_bytes_accepted_and_not_yet_written_are_counted(tmp_path: Path) ->
 
 async def test_bytes_that_are_written_and_still_in_memory_are_counted(tmp_path: Path) -> None:
     size = len(sized(1, 1000)) + OBJECT_BYTES
-    async with opened(tmp_path, tail_bytes_max=2 * size) as store:
+    async with opened(tmp_path, tail_bytes_max=4 * size) as store:
         first, second = await with_topic(store, 2)
-        for partition, expected in ((first, 1), (second, 2), (first, 2)):
+        for partition, expected in ((first, 1), (second, 2), (first, 3), (first, 4), (second, 4)):
             await partition.append(sized(1, 1000))
             assert store.tail_bytes == expected * size
         await store.remove_topic(0, 0)

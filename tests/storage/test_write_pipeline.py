@@ -30,6 +30,7 @@ from whippet.storage.files import Buffer, Files
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 from whippet.storage.shard import WriteItem
+from whippet.storage.tail import OBJECT_BYTES
 
 # -------------------------------------------------------------------------------------------------------- level: memory
 
@@ -67,6 +68,17 @@ async def test_messages_at_level_memory_are_written_once_enough_bytes_are_buffer
         await partition.append(sized(1, 101))
         await partition.until(2, WRITTEN)
         assert partition.written == 3
+
+
+async def test_after_a_purge_as_many_bytes_are_buffered_as_before(tmp_path: Path) -> None:
+    size = len(sized(1, 100))
+    async with partition_in(tmp_path, **{**BUFFERED, "bytes_required_to_save": 3 * size}) as partition:
+        await partition.append(sized(1, 100))
+        await partition.purge()
+        for payload_bytes in (100, 100, 99):
+            await partition.append(sized(1, payload_bytes))
+        await settled()
+        assert progress(partition) == (3, 0, 0)
 
 
 @pytest.mark.parametrize(("sync", "level", "reached_"), [(False, WRITTEN, (2, 2, 0)), (True, SYNCED, (2, 2, 2))])
@@ -367,6 +379,19 @@ async def test_an_append_that_waits_for_room_is_refused_if_the_partition_is_remo
             assert written == list(range(len(written)))
 
 
+async def test_an_append_that_waits_for_room_is_refused_if_the_disk_is_full(tmp_path: Path) -> None:
+    disk = BadSyncs()
+    whole = len(sized(1, 1000))
+    async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=2 * whole, **BUFFERED) as partition:
+        disk.room = 0
+        for _ in range(2):
+            await partition.append(sized(1, 1000))
+        with pytest.raises(WriteFailed, match="No space left"):
+            await partition.append(sized(1, 1000))
+        assert progress(partition) == (2, 0, 0)
+        disk.room = None
+
+
 # ------------------------------------------------------------------------------------------------- what failures leave
 
 
@@ -420,6 +445,34 @@ async def test_after_a_failed_sync_the_saver_is_needed_until_offsets_are_synced_
         assert partition.needs_saver
         await store.save()
         assert not partition.needs_saver
+
+
+async def test_what_is_kept_in_memory_while_a_partition_is_reopened_counts_once(tmp_path: Path) -> None:
+    disk = Unsynced()
+    async with opened(tmp_path, files=disk, **BUFFERED) as store:
+        (partition,) = await with_topic(store)
+        (shard,) = store.shards
+        await partition.append(texts("a"))
+        going = threading.Event()
+        first = shard.call(lambda: going.wait(HANGS_S))
+        flush = asyncio.create_task(partition.flush(sync=True))
+        await settled()
+        await partition.append(texts("b"))
+        disk.failure = OSError(5, "Input/output error")
+        going.set()
+        with pytest.raises(PartitionFailed):
+            await flush
+        assert await first
+        assert progress(partition) == (2, 1, 0)
+        disk.failure = None
+        await store.reopen(partition)
+        assert progress(partition) == (2, 1, 1)
+        assert partition.unflushed_bytes == store.unflushed_bytes == len(texts("b"))
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
+        await store.save()
+        assert progress(partition) == (2, 2, 2)
+        assert partition.unflushed_bytes == store.unflushed_bytes == 0
+        assert store.tail_bytes == len(texts("b")) + OBJECT_BYTES
 
 
 async def test_a_flush_waits_while_a_failed_partition_is_reopened(tmp_path: Path) -> None:

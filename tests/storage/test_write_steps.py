@@ -179,6 +179,7 @@ async def test_after_a_step_that_fails_only_the_steps_before_it_are_there(tmp_pa
         for task in await _appending(disk, partition, 7, numbered=numbered):
             await task
         assert partition.written == (7 if numbered else 10)
+        assert partition.unflushed_bytes == 0
         found = payloads(await partition.read(0, 99))
     assert found == [b"0", b"1", b"2", *([b"3", b"4", b"5", b"6"] if numbered else [b"%d" % i for i in range(7)])]
     async with partition_in(tmp_path) as partition:
