@@ -27,6 +27,7 @@ from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.config import Config, ConfigError, Loaded, load, render
 from whippet.app.config.formats import Address
 from whippet.app.config.store import store_options
+from whippet.app.encryption_keys import with_keys
 from whippet.app.gateway import Gateway
 from whippet.app.memory_tuning import freeze_live_objects
 from whippet.app.model.sessions import Transport
@@ -91,6 +92,7 @@ def run(
         sys.stdout.write(render.toml(loaded))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            options = with_keys(options, loaded.config)
             runner.run(_serve(loaded, options, log_files, default_root=default_root, restores=restores))
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from whippet.app.memory_tuning import keep_freed_memory
-from whippet.bench import appends, lookups, opening, reads
+from whippet.bench import appends, lookups, opening, packed, reads
 from whippet.bench.command import Measure, Subject, positive
 from whippet.bench.measure import FULL, QUICK, Bench, Scale
 
@@ -24,6 +24,7 @@ MEASURES = (
     Measure("synced", appends.synced_messages),
     Measure("read-tail", reads.from_tail),
     Measure("read-file", reads.from_file),
+    Measure("packed", packed.packed),
     Measure("open", opening.opening),
     Measure("lookup", lookups.lookups),
     Measure("memory", opening.resident_memory),

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from whippet.storage.documents import NOT_UNDERSTOOD
-from whippet.storage.errors import StoreLocked, UnsupportedFormat
+from whippet.storage.encryption import Keyring
+from whippet.storage.errors import KeyMissing, StoreLocked, UnsupportedFormat
 from whippet.storage.files import Files, make_folders, read_all, replace
 from whippet.storage.handles import close
 from whippet.storage.layout import (
@@ -31,13 +32,15 @@ from whippet.storage.options import StoreOptions
 _log = logging.getLogger(__name__)
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file FORMAT, which identifies a data folder."""
 
     whippet_store: int
     """The format version."""
     id: str
     created_at: int
+    keys: tuple[str, ...] = ()
+    """The ids of all keys with which anything in the folder may be encrypted."""
 
 
 def read_identity(files: Files, path: str) -> Identity:
@@ -58,7 +61,9 @@ def read_identity(files: Files, path: str) -> Identity:
 class DataFolder:
     """The data folder of a running store."""
 
-    def __init__(self, files: Files, layout: Layout, clock: Callable[[], int], *, recreate: bool) -> None:
+    def __init__(
+        self, files: Files, layout: Layout, clock: Callable[[], int], *, recreate: bool, keyring: Keyring | None = None
+    ) -> None:
         self.problems: list[str] = []
         self.identity = ""
         """The id in FORMAT, once the folder was entered."""
@@ -66,6 +71,7 @@ class DataFolder:
         self._layout = layout
         self._clock = clock
         self._recreate = recreate
+        self._keyring = keyring
         self._lock: int | None = None
 
     @property
@@ -102,15 +108,25 @@ class DataFolder:
                         f"{path}: missing, although there are streams; is this a data folder of Whippet? "
                         "system.recovery.recreate_missing_state = true opens it as one"
                     )
+                if self._keyring is not None:
+                    raise UnsupportedFormat(
+                        f"{path}: missing, and without the id in it nothing can be decrypted; put the file back"
+                    )
                 self.problems.append(f"{path}: missing; recreated")
-            identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self._clock())
+            identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self._clock(), self._active_key())
             self._write(path, identity)
             self.identity = identity.id
             return identity.created_at
         identity = read_identity(self._files, path)
-        if identity.whippet_store < FORMAT_VERSION:
+        self._check_keys(path, identity)
+        upgraded = msgspec.structs.replace(identity, whippet_store=FORMAT_VERSION)
+        # The keys are named before anything is encrypted with them.
+        more = tuple(key for key in self._active_key() if key not in identity.keys)
+        upgraded = msgspec.structs.replace(upgraded, keys=identity.keys + more)
+        if upgraded != identity:
             # Nothing else has to be written: whatever an older version has written is valid in this one.
-            self._write(path, msgspec.structs.replace(identity, whippet_store=FORMAT_VERSION))
+            self._write(path, upgraded)
+        if identity.whippet_store < FORMAT_VERSION:
             _log.info(
                 "%s: format version %d is now %d; older servers cannot open the folder any more",
                 self._layout.root,
@@ -119,6 +135,20 @@ class DataFolder:
             )
         self.identity = identity.id
         return identity.created_at
+
+    def _active_key(self) -> tuple[str, ...]:
+        active = b"" if self._keyring is None else self._keyring.active_id
+        return (active.hex(),) if active else ()
+
+    def _check_keys(self, path: str, identity: Identity) -> None:
+        known = [] if self._keyring is None else self._keyring.ids
+        missing = [key for key in identity.keys if key not in known]
+        if missing:
+            configured = f"the configured keys are {', '.join(known)}" if known else "no key is configured"
+            raise KeyMissing(
+                f"{path}: the folder is encrypted with the key {', '.join(missing)}, but {configured} "
+                "(system.encryption.key, system.encryption.key_file)"
+            )
 
     def _write(self, path: str, identity: Identity) -> None:
         replace(self._files, path, msgspec.json.encode(identity) + b"\n")

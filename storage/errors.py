@@ -19,6 +19,7 @@
     |-- PartitionClosed       deleted or shut down while the caller waited
     |-- StoreLocked           another process has the data folder open
     |-- UnsupportedFormat     the data folder was written by another format version
+    |-- KeyMissing            what is stored is encrypted with a key that is not known, or encryption has no key
     |-- CatalogueError        a catalogue document is missing, unreadable or in the way
     |-- BackupFailed          a data folder could not be copied
     `-- ArchiveError
@@ -175,6 +176,10 @@ class PartitionClosed(StorageError):
 
 class StoreLocked(StorageError):
     """Two processes must never write to one folder."""
+
+
+class KeyMissing(StorageError):
+    """A key is missing, or it is not the right one."""
 
 
 class UnsupportedFormat(StorageError):

@@ -16,6 +16,7 @@ import msgspec
 
 from whippet.storage import batch as batches
 from whippet.storage import packing, recovery, scan
+from whippet.storage.encryption import Seal
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, write_all, write_some
 from whippet.storage.handles import Handles, IndexCache, Loan
@@ -82,11 +83,13 @@ class Log(LogReader):
         preallocates: bool = False,
         bounds: Bounds = Bounds(),  # noqa: B008 -- it is immutable
         compression: packing.Compression = packing.Compression.NONE,
+        seal: Seal | None = None,
     ) -> None:
-        super().__init__(files, handles, indexes, folder, partition_id, segments, report)
+        super().__init__(files, handles, indexes, folder, partition_id, segments, report, seal)
         self.producers = ProducerFile(files, handles, folder, bounds)
         self.compression = compression
         """How batches are compressed from now on. The event loop may change it at any time."""
+        self._encrypts = seal is not None and seal.seals
         self.generation = 0
         """Incremented when a write fails. Batches handed over before the event loop knows of it are not written."""
         self.purges = 0
@@ -164,9 +167,9 @@ class Log(LogReader):
     def _packed(self, entries: Sequence[Entry]) -> list[Packed] | None:
         """What is stored for each batch; None if that is the batch itself."""
         compression = self.compression
-        if compression is packing.Compression.NONE:
+        if compression is packing.Compression.NONE and not self._encrypts:
             return None
-        return [Packed.of(packing.pack(entry.batch, compression)) for entry in entries]
+        return [Packed.of(packing.pack(entry.batch, compression, self.seal)) for entry in entries]
 
     def _begins_earlier(self, entry: Entry) -> bool:
         """Whether a batch is older than the one before it, because the clock was ahead then (timestamps.py)."""
@@ -231,6 +234,7 @@ class Log(LogReader):
             or self.producers.in_doubt
             or self._loop_error is not None
             or self.compression is not packing.Compression.NONE
+            or self._encrypts
             or len(entries) > BUFFERS_PER_WRITE
         ):
             return False

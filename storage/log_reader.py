@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from whippet.storage import batch as batches
 from whippet.storage import packing, recovery
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import InvalidBatch, ReadFailed
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files, read_fully
@@ -34,7 +35,10 @@ class LogReader:
         partition_id: int,
         segments: list[Segment],
         report: Callable[[Damage], None],
+        seal: Seal | None = None,
     ) -> None:
+        self.seal = seal
+        """Encrypts and decrypts the batches of this partition; None: no key is known."""
         self.folder = folder
         self.segments = segments
         """Never empty. Only the last one grows."""
@@ -103,7 +107,7 @@ class LogReader:
         if index.stored is None:
             return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
         try:
-            return unpack_to_request(index, content, first, last, offset, count, room, at_least_one)
+            return unpack_to_request(index, content, first, last, offset, count, room, at_least_one, self.seal)
         except NotUnpacked as failure:
             self._leave_out(segment, index, failure)
             return self._read_segment(segment, offset, count, room, end, at_least_one)
@@ -168,7 +172,7 @@ class LogReader:
             elif not is_whole:
                 run_start = run_end
                 try:
-                    whole = b"".join(unpacked(index, i, view)) if is_packed else view
+                    whole = b"".join(unpacked(index, i, view, self.seal)) if is_packed else view
                 except NotUnpacked as failure:
                     self._leave_out(segment, index, failure)
                     return self._locate_in_segment(segment, offset, count, room, end, at_least_one)

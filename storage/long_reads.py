@@ -18,6 +18,7 @@ from whippet.storage.errors import InvalidBatch, ReadFailed
 from whippet.storage.files import read_fully
 
 if TYPE_CHECKING:
+    from whippet.storage.encryption import Seal
     from whippet.storage.log_reader import LogReader
     from whippet.storage.shard import Shard
     from whippet.storage.tail import Tail
@@ -78,14 +79,14 @@ class OpenFile:
             raise ReadFailed(self.path, OSError(errno.ENODATA, "it was cut off meanwhile"))
         return content
 
-    def read_packed(self, extent: Extent) -> Readable:
+    def read_packed(self, extent: Extent, seal: Seal | None) -> Readable:
         """Runs on the shard's thread."""
         view = memoryview(self._content(extent.position, extent.length))
         parts: list[Readable] = []
         try:
             while view:
                 length = packing.stored_length(view)
-                parts += packing.unpack(view[:length])
+                parts += packing.unpack(view[:length], seal)
                 view = view[length:]
         except InvalidBatch as error:
             raise ReadFailed(self.path, OSError(errno.EBADMSG, str(error))) from error
@@ -102,9 +103,10 @@ class OpenFile:
 class LongRead:
     """Batches, and slices of them, that are read while they are sent. Its length is that of all of them."""
 
-    __slots__ = ("_at", "_extents", "_files", "_rest", "_shard", "_size", "messages", "next_offset")
+    __slots__ = ("_at", "_extents", "_files", "_rest", "_seal", "_shard", "_size", "messages", "next_offset")
 
-    def __init__(self, shard: Shard, located: Located, files: dict[str, OpenFile]) -> None:
+    def __init__(self, shard: Shard, located: Located, files: dict[str, OpenFile], seal: Seal | None = None) -> None:
+        self._seal = seal
         self.messages = located.messages
         self.next_offset = located.next_offset
         self._shard = shard
@@ -153,7 +155,7 @@ class LongRead:
             if not (self._extents and self._extents[0].path == path):
                 del self._files[path]
         if unpacked is not None:
-            return self._shard.call(lambda: file.read_packed(extent), brief=True)
+            return self._shard.call(lambda: file.read_packed(extent, self._seal), brief=True)
         first, start = b"" if at else head, position + at
         return self._shard.call(lambda: file.read(first, start, size), brief=True)
 
@@ -172,4 +174,4 @@ def locate(log: LogReader, shard: Shard, offset: int, count: int, room: int, end
         if handle is None:
             return None
         files[extent.path] = OpenFile(shard, extent.path, handle)
-    return LongRead(shard, located, files)
+    return LongRead(shard, located, files, log.seal)

@@ -11,11 +11,14 @@ import struct
 
 import xxhash
 
+from whippet.storage.encryption import NotOpened, Seal, Sealed
 from whippet.storage.files import Files, make_folders, read_all, replace, write_all
 from whippet.storage.layout import CONSUMERS_FOLDER, EXTERNAL_GROUPS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
 
 PLACE = struct.Struct("<QQQ")
 """sequence, offset, checksum of the two"""
+SEALED_PLACE = struct.Struct("<Q16s16s12s4x24sQ")
+"""sequence, key id, salt, nonce, the encrypted offset, checksum of all before it"""
 
 
 class Kind(enum.IntEnum):
@@ -53,10 +56,43 @@ def decode(content: bytes) -> tuple[int, int] | None:
     return max(found) if found else None
 
 
-class OffsetFiles:
-    """The offset files of one partition."""
+def encode_sealed(sequence: int, offset: int, seal: Seal) -> bytes:
+    def prepared(*_: bytes) -> tuple[bytes, bytes]:
+        return offset.to_bytes(8, "little"), sequence.to_bytes(8, "little")
 
-    def __init__(self, files: Files, folder: str) -> None:
+    place = SEALED_PLACE.pack(sequence, *seal.seal(prepared), 0)[:-8]
+    return place + xxhash.xxh3_64_intdigest(place).to_bytes(8, "little")
+
+
+def decode_sealed(content: bytes, seal: Seal | None) -> tuple[int, int] | None:
+    """Like `decode`, for a file with encrypted offsets; None also if the newest valid place cannot be decrypted."""
+    found = []
+    for position in (0, SEALED_PLACE.size):
+        place = content[position : position + SEALED_PLACE.size]
+        if len(place) == SEALED_PLACE.size:
+            sequence, *sealed, checksum = SEALED_PLACE.unpack(place)
+            if xxhash.xxh3_64_intdigest(place[:-8]) == checksum:
+                found.append((sequence, Sealed(*sealed)))
+    if not found or seal is None:
+        return None
+    sequence, newest = max(found)
+    try:
+        return sequence, int.from_bytes(seal.open(newest, sequence.to_bytes(8, "little")), "little")
+    except NotOpened:
+        return None
+
+
+def _encoded(sequence: int, offset: int, seal: Seal | None) -> bytes:
+    return encode(sequence, offset) if seal is None else encode_sealed(sequence, offset, seal)
+
+
+class OffsetFiles:
+    """The offset files of one partition. What is written is encrypted if there is a seal that encrypts."""
+
+    def __init__(self, files: Files, folder: str, seal: Seal | None = None) -> None:
+        self._seal = seal
+        self._sealed: set[Key] = set()
+        """Whose files have encrypted offsets."""
         self.folder = f"{folder}/{OFFSETS_FOLDER}"
         self._files = files
         self._sequences: dict[Key, int] = {}
@@ -77,18 +113,25 @@ class OffsetFiles:
                     continue
                 identity = number(item.name)
                 path = f"{folder}/{item.name}"
-                if identity is None or (known := self._read(path)) is None:
+                if identity is None or (known := self._read(path, (kind, identity))) is None:
                     unreadable.append(path)
                     continue
                 self._sequences[kind, identity], offsets[kind, identity] = known
         return offsets, unreadable
 
-    def _read(self, path: str) -> tuple[int, int] | None:
+    def _read(self, path: str, key: Key) -> tuple[int, int] | None:
         try:
-            return decode(read_all(self._files, path))
+            content = read_all(self._files, path)
         except OSError:
             # This consumer starts over; all others continue.
             return None
+        if len(content) <= 2 * PLACE.size:
+            return decode(content)
+        self._sealed.add(key)
+        return decode_sealed(content, self._seal_of(key))
+
+    def _seal_of(self, key: Key) -> Seal | None:
+        return None if self._seal is None else self._seal.for_part(f"{FOLDERS[key[0]]}/{key[1]}")
 
     def write(self, changes: dict[Key, int | None], *, sync: bool) -> None:
         """Stores offsets; None deletes one. After an error, the same changes may be written again."""
@@ -97,24 +140,33 @@ class OffsetFiles:
             path = f"{folder}/{identity}"
             if offset is None:
                 self._sequences.pop((kind, identity), None)
+                self._sealed.discard((kind, identity))
                 if self._files.exists(path):
                     self._files.remove(path)
                     self._unsynced[folder + "/"] = None
                 self._unsynced.pop(path, None)
                 continue
-            sequence = self._sequences.get((kind, identity))
-            if sequence is None:
+            key = kind, identity
+            sequence = self._sequences.get(key)
+            seal = self._seal_of(key) if self._seal is not None and self._seal.seals else None
+            if sequence is None or (seal is not None) != (key in self._sealed):
                 make_folders(self._files, folder)
                 above = self.folder.rpartition("/")[0]
                 self._unsynced |= dict.fromkeys((f"{above}/", f"{self.folder}/", f"{folder}/"))
-                sequence = 1
-                # The file must not exist without its first offset: it would look damaged.
-                replace(self._files, path, bytes(PLACE.size) + encode(sequence, offset), sync=False)
+                is_new = sequence is None
+                # An odd number, whose place is the second one.
+                sequence = 1 if sequence is None else sequence + 1 + sequence % 2
+                place = _encoded(sequence, offset, seal)
+                # The file must not exist without its first offset: it would look damaged. If it has another form now,
+                # what was in it may have been promised.
+                replace(self._files, path, bytes(len(place)) + place, sync=not is_new)
+                (self._sealed.discard if seal is None else self._sealed.add)(key)
             else:
                 sequence += 1
                 handle = self._files.open_for_writing(path)
                 try:
-                    write_all(self._files, handle, [encode(sequence, offset)], PLACE.size * (sequence % 2))
+                    place = _encoded(sequence, offset, seal)
+                    write_all(self._files, handle, [place], len(place) * (sequence % 2))
                 finally:
                     self._files.close(handle)
             self._sequences[kind, identity] = sequence
@@ -154,4 +206,5 @@ class OffsetFiles:
     def forget(self) -> None:
         """Called after a purge has removed the files."""
         self._sequences.clear()
+        self._sealed.clear()
         self._unsynced.clear()

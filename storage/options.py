@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from whippet.storage.encryption import Keyring
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -94,6 +96,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How batches are compressed on the disk if topics may not choose it."""
     compression_override: bool = True
     """Whether topics may choose it."""
+    keyring: Keyring | None = None
+    """The keys for what is encrypted, and whether what is written is."""
     validate_checksum: bool = False
     """Check every batch of every segment when the store is opened, not only the end of the last segment."""
     recreate_missing_state: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from whippet.storage import batch as batches
 from whippet.storage import long_reads, packing
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import InvalidBatch
 from whippet.storage.fetched import Fetched
 from whippet.storage.index import Index
@@ -31,6 +32,7 @@ def unpack_to_request(
     count: int,
     room: int,
     at_least_one: bool,
+    seal: Seal | None,
 ) -> tuple[Fetched, int]:
     """Unpacks the batches first .. last-1 and trims them to the request."""
     buffers: list[batches.Readable] = []
@@ -44,10 +46,10 @@ def unpack_to_request(
         skip = max(offset - base, 0)
         taken = min(total - skip, count - messages)
         if taken == total and used + length <= room:
-            buffers += unpacked(index, i, view)
+            buffers += unpacked(index, i, view, seal)
             used += length
         else:
-            whole = b"".join(unpacked(index, i, view))
+            whole = b"".join(unpacked(index, i, view, seal))
             frames = batches.frame_positions(whole)
             taken, pieces = batches.cut_to_fit(whole, frames, skip, taken, room - used, at_least_one and not messages)
             buffers += pieces
@@ -60,11 +62,11 @@ def unpack_to_request(
     return Fetched(buffers, messages, next_offset), used
 
 
-def unpacked(index: Index, i: int, stored: memoryview) -> tuple[batches.Readable, ...]:
+def unpacked(index: Index, i: int, stored: memoryview, seal: Seal | None) -> tuple[batches.Readable, ...]:
     if not index.is_packed(i):
         return (stored,)
     try:
-        return packing.unpack(stored)
+        return packing.unpack(stored, seal)
     except InvalidBatch as error:
         raise NotUnpacked(i, str(error)) from error
 

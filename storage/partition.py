@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from whippet.storage import batch as batches
-from whippet.storage import partition_reading
+from whippet.storage import packing, partition_reading
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import (
     InvalidOffset,
@@ -266,7 +266,7 @@ class Partition:
         batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
         count = checked.message_count
         if producer is not None:
-            checksum = batches.header(batch).checksum
+            checksum = packing.checksum_to_show(batch, pipeline.log.seal)
             self._producers.begin(Record(producer, base, count, timestamp, checksum))
         reached = pipeline.add(Entry(batch, base, base + count, timestamp, checked.frames), level)
         if reached is not None:

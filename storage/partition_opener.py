@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from whippet.storage import recovery
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import StorageError
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout, PartitionId
@@ -47,6 +48,8 @@ class PartitionOpener(NamedTuple):
     """Check every batch of every segment, not only the end of the last segment."""
     settings_of: Callable[[PartitionId], TopicSettings]
     compression_of: Callable[[PartitionId], Compression]
+    seal: Callable[[str], Seal | None]
+    """The seal of a part of the folder; None if no key is known."""
     report: Callable[[Damage], None]
     note: Callable[[str], None]
 
@@ -64,7 +67,7 @@ class PartitionOpener(NamedTuple):
         recovered = recovery.recover(self.files, folder, place.partition, check_all=self.check_all)
         for damage in recovered.damage:
             self.report(damage)
-        offset_files = OffsetFiles(self.files, folder)
+        offset_files = self._offset_files(place)
         offsets, unreadable = offset_files.load()
         for path in unreadable:
             self.note(f"{path}: no stored offset can be read from it; it is ignored")
@@ -74,7 +77,7 @@ class PartitionOpener(NamedTuple):
     def open_new(self, place: PartitionId, shard: Shard) -> Opened:
         """Opens a partition whose folder was just created. It needs no recovery, and no file is read."""
         log = self._log(place, shard, [Segment.empty(0)])
-        return Opened(place, log, OffsetFiles(self.files, log.folder), {}, 0, [])
+        return Opened(place, log, self._offset_files(place), {}, 0, [])
 
     def _log(self, place: PartitionId, shard: Shard, segments: list[Segment]) -> Log:
         settings = self.settings_of(place)
@@ -90,4 +93,12 @@ class PartitionOpener(NamedTuple):
             preallocates=settings.preallocates,
             bounds=self.bounds,
             compression=self.compression_of(place),
+            seal=self.seal_of_batches(place),
         )
+
+    def seal_of_batches(self, place: PartitionId) -> Seal | None:
+        return self.seal(f"batches {place.stream}/{place.topic}")
+
+    def _offset_files(self, place: PartitionId) -> OffsetFiles:
+        seal = self.seal(f"offsets {place.stream}/{place.topic}/{place.partition}")
+        return OffsetFiles(self.files, self.layout.partition(place), seal)

@@ -11,20 +11,21 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from whippet.storage import catalog_loading, removal, retention
+from whippet.storage import catalog_loading, removal, retention, sealed_documents
 from whippet.storage.batch import Limits
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
 from whippet.storage.data_folder import DataFolder
 from whippet.storage.documents import FIRST_INCARNATION, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveBehind, CatalogueError, PartitionFailed, StorageError, TopicFull
 from whippet.storage.files import Files
-from whippet.storage.layout import Layout, PartitionId
+from whippet.storage.layout import TOKENS_FOLDER, USERS_FOLDER, Layout, PartitionId
 from whippet.storage.log import Log
 from whippet.storage.options import StoreOptions, TopicSettings, settings_of
 from whippet.storage.packing import Compression
@@ -100,11 +101,14 @@ class Store:
             options.validate_checksum,
             self._settings_of,
             self._compression_of,
+            self._seal,
             self._report,
             self._note,
         )
         self._files = files
-        self._folder = DataFolder(files, self.layout, clock, recreate=options.recreate_missing_state)
+        self._folder = DataFolder(
+            files, self.layout, clock, recreate=options.recreate_missing_state, keyring=options.keyring
+        )
         self._saver: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._shared = Shared(
@@ -160,7 +164,11 @@ class Store:
         return catalog_loading.load(self.catalog, self._files, self.layout, self.clock, recreate=recreate)
 
     async def _open_partitions(self, loaded: LoadedCatalog, progress: Listener) -> None:
-        self.streams, self.users, self.tokens = loaded.streams, loaded.users, loaded.tokens
+        self.streams = loaded.streams
+        for user_id, document in loaded.users.items():
+            await self._take(USERS_FOLDER, user_id, document, self.users, self.write_user)
+        for token_id, document in loaded.tokens.items():
+            await self._take(TOKENS_FOLDER, token_id, document, self.tokens, self.write_token)
         self.reserved = loaded.reserved
         self.problems += self._folder.problems + loaded.problems
         for problem in self.problems:
@@ -175,6 +183,27 @@ class Store:
                     total += 1
         counter = _ProgressCounter(total, progress)
         await asyncio.gather(*(self._open_on(self.shards[n], places, counter) for n, places in by_shard.items()))
+
+    async def _take(
+        self,
+        folder: str,
+        identity: int,
+        stored: bytes,
+        documents: dict[int, bytes],
+        write: Callable[[int, bytes], Awaitable[None]],
+    ) -> None:
+        """Takes a document that may be encrypted, and encrypts it if it is not, or not with the key in use."""
+        documents[identity], is_due = sealed_documents.opened(stored, f"{folder}/{identity}.json", self._seal())
+        if is_due:
+            await write(identity, documents[identity])
+
+    def _seal(self, part: str = "") -> Seal | None:
+        """Binds what is encrypted to this folder, and to a part of it. May be called on any thread."""
+        keyring = self.options.keyring
+        if keyring is None:
+            return None
+        whole = Seal(keyring, b"whippet\0" + self._folder.identity.encode() + b"\0")
+        return whole.for_part(part) if part else whole
 
     async def _open_on(self, shard: Shard, places: list[PartitionId], counter: _ProgressCounter) -> None:
         for start in range(0, len(places), OPENED_TOGETHER):
@@ -405,7 +434,8 @@ class Store:
 
     @shielded
     async def write_user(self, user_id: int, document: bytes) -> None:
-        await self.change(lambda: self.catalog.write_user(user_id, document))
+        stored = sealed_documents.sealed(document, f"{USERS_FOLDER}/{user_id}.json", self._seal())
+        await self.change(lambda: self.catalog.write_user(user_id, stored))
         self.users[user_id] = document
 
     @shielded
@@ -415,7 +445,8 @@ class Store:
 
     @shielded
     async def write_token(self, token_id: int, document: bytes) -> None:
-        await self.change(lambda: self.catalog.write_token(token_id, document))
+        stored = sealed_documents.sealed(document, f"{TOKENS_FOLDER}/{token_id}.json", self._seal())
+        await self.change(lambda: self.catalog.write_token(token_id, stored))
         self.tokens[token_id] = document
 
     @shielded

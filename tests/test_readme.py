@@ -28,6 +28,7 @@ PAGES = (
     "docs/archive.md",
     "docs/compatibility.md",
     "docs/durability.md",
+    "docs/encryption.md",
     "docs/http.md",
     "docs/install.md",
     "docs/operating.md",

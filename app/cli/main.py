@@ -33,6 +33,9 @@ SUBCOMMANDS = (
     ),
     Subcommand(("backup",), "whippet.app.cli.backup", "copy a data folder, also while a server has it open"),
     Subcommand(("restore",), "whippet.app.cli.restore", "make a data folder from the archive"),
+    Subcommand(("keys", "new"), "whippet.app.cli.keys_new", "create a key file for encryption at rest, with one key"),
+    Subcommand(("keys", "rotate"), "whippet.app.cli.keys_rotate", "add a key to a key file; older data stays readable"),
+    Subcommand(("keys", "list"), "whippet.app.cli.keys_list", "list the ids of the keys in a key file"),
     Subcommand(
         ("root-password",),
         "whippet.app.cli.root_password",
@@ -64,6 +67,7 @@ SUBCOMMANDS = (
 GROUPS = {
     "bench": "measure speed",
     "import": "copy the data of another server",
+    "keys": "keys for encryption at rest",
     "pipeline": "move data with Spark",
 }
 """Summaries of the first words that group several subcommands."""

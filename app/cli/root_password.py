@@ -17,6 +17,7 @@ from whippet.app.access import root_password
 from whippet.app.access.users import random_password
 from whippet.app.config import ConfigError, load
 from whippet.app.config.store import store_options
+from whippet.app.encryption_keys import with_keys
 from whippet.app.errors import CommandError
 from whippet.storage.errors import StorageError
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         loaded = load(os.environ, os.getcwd())
-        options = store_options(loaded.config)
+        options = with_keys(store_options(loaded.config), loaded.config)
         if arguments.path:
             options = msgspec.structs.replace(options, path=arguments.path)
         password = (

@@ -17,8 +17,6 @@ from whippet.app.config.schema import Config
 ARCHIVED_TOGETHER = "messages and catalogue are archived together, which data_maintenance.archiver.enabled decides"
 
 UNSUPPORTED = {
-    "system.encryption.enabled": "this version does not encrypt what is on the disk",
-    "system.encryption.key": "this version does not encrypt what is on the disk",
     "data_maintenance.messages.archiver_enabled": ARCHIVED_TOGETHER,
     "data_maintenance.state.archiver_enabled": ARCHIVED_TOGETHER,
     "data_maintenance.archiver.s3.tmp_upload_dir": "segments are uploaded from where they are, without a copy",

@@ -80,12 +80,17 @@ class Logging(Section, frozen=True):
 
 
 class Encryption(Section, frozen=True):
-    """Encryption at rest. It is not supported yet: a start that enables it is refused."""
+    """Encryption at rest with AES-256-GCM: of messages, stored offsets, users and tokens, on the disk and in the
+    archive. Names, times and sizes stay readable. Clients notice nothing."""
 
     enabled: Boolean = False
-    """Encrypt messages and the catalogue; true is refused."""
+    """Encrypt what is written from now on. What is already there stays as it is, except users and tokens; false still
+    reads what is encrypted, with the keys below."""
     key: Hidden = Secret("")
-    """The key: 32 bytes in base64; any key is refused."""
+    """A key: 32 bytes in base64."""
+    key_file: Annotated[str, formats.TEXT] = ""
+    """File with a key in each line, for more than one: the last one is in use, the others read older data. If `key` is
+    set, too, it only reads. `whippet keys` makes such a file and adds keys to it."""
 
 
 class Compression(Section, frozen=True):

@@ -89,7 +89,9 @@ class Archiver:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
         self._task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._histories = Histories(self._connect, files, store.layout, options.cache_bytes)
+        self._histories = Histories(
+            self._connect, files, store.layout, options.cache_bytes, store.opener.seal_of_batches
+        )
         if options.protects_expired:
             store.archived_before = self.covered
 

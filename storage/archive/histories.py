@@ -22,6 +22,7 @@ from whippet.storage.archive.documents import Manifest, decode, manifest_name
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.reader import ArchiveReader
 from whippet.storage.documents import NOT_UNDERSTOOD
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveError, ArchiveUnavailable, ReadFailed
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files, read_all, replace
@@ -48,7 +49,15 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 class Histories:
     """See the module. `objects` connects to the archive when something is read for the first time."""
 
-    def __init__(self, objects: Callable[[], Objects], files: Files, layout: Layout, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        objects: Callable[[], Objects],
+        files: Files,
+        layout: Layout,
+        cache_bytes: int,
+        seal_of: Callable[[PartitionId], Seal | None] = lambda _: None,
+    ) -> None:
+        self._seal_of = seal_of
         self._objects = objects
         self._files = files
         self._layout = layout
@@ -144,7 +153,7 @@ class Histories:
         if found is None:
             raise ArchiveUnavailable(f"{objects.location}/{name} is missing, and the messages before {until} with it")
         manifest = decode(found.content, Manifest, f"{objects.location}/{name}")
-        return ArchiveReader(objects, self._blocks, self._files, place, manifest, until, _report)
+        return ArchiveReader(objects, self._blocks, self._files, place, manifest, until, _report, self._seal_of(place))
 
 
 def _report(damage: Damage) -> None:

@@ -13,6 +13,7 @@ from whippet.storage.archive.blocks import Blocks
 from whippet.storage.archive.documents import Manifest, Piece, partition_folder
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveDamaged
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
@@ -37,6 +38,7 @@ class ArchiveReader(LogReader):
         manifest: Manifest,
         until: int,
         report: Callable[[Damage], None],
+        seal: Seal | None = None,
     ) -> None:
         self._objects = objects
         self._blocks = blocks
@@ -61,6 +63,7 @@ class ArchiveReader(LogReader):
             place.partition,
             segments,
             report,
+            seal,
         )
 
     @property

@@ -241,8 +241,7 @@ def test_a_defect_in_a_handler_is_logged_once_and_the_server_continues(start: St
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true"),
-        ("IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED", "true"),
+        ("IGGY_DATA_MAINTENANCE_STATE_ARCHIVER_ENABLED", "true"),
         ("IGGY_TELEMETRY_ENABLED", "true"),
     ],
 )
@@ -254,6 +253,26 @@ def test_an_unsupported_setting_is_refused_before_anything_is_touched(
     assert f"{setting}: " in gateway.refusal()
     assert "is not supported" in gateway.refusal()
     assert not folder.exists()
+
+
+def test_a_wrong_or_missing_key_is_one_clear_line(start: Start) -> None:
+    key, other = ("A" * 43 + "=", "B" * 42 + "A=")
+    gateway = start(IGGY_SYSTEM_ENCRYPTION_ENABLED="true", IGGY_SYSTEM_ENCRYPTION_KEY=key)
+    assert gateway.ping() == "pong"
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    for settings in (
+        {"IGGY_SYSTEM_ENCRYPTION_ENABLED": "true"},
+        {"IGGY_SYSTEM_ENCRYPTION_ENABLED": "true", "IGGY_SYSTEM_ENCRYPTION_KEY": "too short"},
+        {"IGGY_SYSTEM_ENCRYPTION_ENABLED": "true", "IGGY_SYSTEM_ENCRYPTION_KEY": other},
+        {},
+    ):
+        gateway = start(**settings)
+        assert gateway.end() == 1
+        assert "system.encryption.key" in gateway.refusal()
+        assert not [line for line in gateway.err if "Traceback" in line or other in line]
+    gateway = start(IGGY_SYSTEM_ENCRYPTION_KEY=key)
+    assert gateway.ping() == "pong"
 
 
 def test_a_setting_without_effect_is_logged_once(start: Start) -> None:

@@ -22,6 +22,7 @@ CONSTANTS = {
     "index entry bytes, version 2": index.ENTRY_2_BYTES,
     "index magic, version 2": index.MAGIC_2.decode(),
     "offset file place bytes": offsets.PLACE.size,
+    "offset file place bytes, encrypted": offsets.SEALED_PLACE.size,
     "producer record bytes": producer_file.RECORD.size,
     "producer id bytes, at most": producers.ID_BYTES_MAX,
 }

@@ -27,6 +27,7 @@ def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
         "delete_oldest_segments": True,
         "compression": "none",
         "compression_override": True,
+        "keyring": None,
         "validate_checksum": False,
         "recreate_missing_state": False,
         "shards": 1,

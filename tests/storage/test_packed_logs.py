@@ -70,7 +70,7 @@ def test_any_read_returns_the_same_bytes_as_from_a_plain_log(tmp_path: Path, way
                 assert messages_in(found) == messages_in(wanted)
 
 
-@each_way
+@pytest.mark.parametrize("way", ["gzip", "zstd"])
 def test_batches_that_are_stored_in_different_ways_follow_each_other(tmp_path: Path, way: str) -> None:
     log = open_log(tmp_path).log
     sizes = []
@@ -101,7 +101,8 @@ async def test_a_partition_counts_plain_bytes_and_bytes_on_the_disk(tmp_path: Pa
             await partition.append(texts(*(f"{number} {i}" * 20 for i in range(5))))
         on_disk = sum(path.stat().st_size for path in tmp_path.glob("packed/streams/0/topics/0/partitions/0/*.log"))
         assert (partition.size_bytes, partition.message_bytes) == wanted
-        assert partition.disk_bytes == on_disk < wanted[0] * 2 // 3
+        assert partition.disk_bytes == on_disk != wanted[0]
+        assert on_disk < wanted[0] * 2 // 3 or "encrypted" in way
     async with partition_in(tmp_path / "packed", **options) as partition:
         assert (partition.size_bytes, partition.message_bytes) == wanted
         assert partition.disk_bytes == on_disk
@@ -233,7 +234,7 @@ def test_bit_rot_in_any_byte_is_named_and_loses_only_its_own_batch(tmp_path: Pat
 
 def forged(batch: bytes, compression: Compression, body: bytes) -> bytes:
     """An intact packed batch with any body."""
-    return packing._stored_head(batch, compression, packing.Encryption.NONE, len(body), body) + body
+    return packing.stored(batch[:52], body, compression) + body
 
 
 @each_way

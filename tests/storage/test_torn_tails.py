@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.packed import pack_everything, usually
+from tests.storage.support.packed import pack_everything, seal_of, usually
 from tests.storage.support.segments import (
     FIRST_SEGMENT,
     Opened,
@@ -81,7 +81,7 @@ class Laid:
         return step if step == 1 or self.way == "plain" else step * FEWER
 
 
-@pytest.fixture(params=usually("plain", "zstd"))
+@pytest.fixture(params=usually("plain", "zstd", "zstd, encrypted"))
 def laid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Laid:
     pack_everything(monkeypatch)
     way = str(request.param)
@@ -271,7 +271,7 @@ def test_an_index_of_other_bytes_is_ignored(folders: Iterator[Path]) -> None:
 
 
 def through_the_store(
-    root: Path, way: str, log: bytes, index: bytes | None
+    root: Path, patch: pytest.MonkeyPatch, way: str, log: bytes, index: bytes | None
 ) -> tuple[list[tuple[int, bytes]], int, list[str]]:
     """Opens a store on the files. Returns what it serves, where it continues, and what it reports."""
     options = StoreOptions(path=str(root), saver_interval_s=None, catalog_syncs=False, **WAYS[way])
@@ -300,6 +300,8 @@ def through_the_store(
         assert await everything(partition) == [*served, (base, b"after")]
         await store.close()
 
+    # The batches are bound to another place than this one.
+    patch.setattr(Store, "_seal", lambda *_: seal_of(way))
     asyncio.run(made())
     lay(root / "streams/0/topics/0/partitions/3", log, index)
     served, base, reported = asyncio.run(opened())
@@ -321,7 +323,9 @@ async def everything(partition: Partition) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize(
     "place", ["0", "1", "255", "256", "400", "after a batch", "in the last batch", "before the end"]
 )
-def test_a_torn_tail_loses_no_whole_batch(tmp_path: Path, laid: Laid, place: str, clean: bool) -> None:
+def test_a_torn_tail_loses_no_whole_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid: Laid, place: str, clean: bool
+) -> None:
     named = {
         "after a batch": laid.batches[3].end,
         "in the last batch": laid.batches[-1].position + 300,
@@ -330,7 +334,9 @@ def test_a_torn_tail_loses_no_whole_batch(tmp_path: Path, laid: Laid, place: str
     cut = named[place] if place in named else int(place)
     whole = [piece for piece in laid.batches if piece.end <= cut]
     end = whole[-1].end if whole else 0
-    served, base, reported = through_the_store(tmp_path, laid.way, laid.log[:cut], laid.index if clean else None)
+    served, base, reported = through_the_store(
+        tmp_path, monkeypatch, laid.way, laid.log[:cut], laid.index if clean else None
+    )
     assert served == expected(whole)
     assert base == (NEXT_OFFSET if clean else len(served))
     assert bool(reported) == (clean or end != cut)
@@ -340,11 +346,15 @@ def test_a_torn_tail_loses_no_whole_batch(tmp_path: Path, laid: Laid, place: str
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
 @pytest.mark.parametrize("batch", range(len(SHAPES)))
-def test_a_damaged_batch_loses_no_other(tmp_path: Path, laid: Laid, batch: int, clean: bool) -> None:
+def test_a_damaged_batch_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid: Laid, batch: int, clean: bool
+) -> None:
     piece = laid.batches[batch]
     content = bytearray(laid.log)
     content[piece.position + 270] ^= 4
-    served, base, reported = through_the_store(tmp_path, laid.way, bytes(content), laid.index if clean else None)
+    served, base, reported = through_the_store(
+        tmp_path, monkeypatch, laid.way, bytes(content), laid.index if clean else None
+    )
     assert served == expected(other for other in laid.batches if other is not piece)
     assert base == (piece.base_offset if piece is laid.batches[-1] and not clean else NEXT_OFFSET)
     assert len(reported) == 1

@@ -30,6 +30,9 @@ TESTS = ROOT / "tests"
 PACKAGES = ("app", "storage", "transports")
 
 SHOWN_IN = """
+system.encryption.enabled | app/test_server_process.py | IGGY_SYSTEM_ENCRYPTION_ENABLED
+system.encryption.key | app/test_server_process.py | IGGY_SYSTEM_ENCRYPTION_KEY
+system.encryption.key_file | app/test_encryption_keys.py | IGGY_SYSTEM_ENCRYPTION_KEY_FILE
 system.compression.default_algorithm | app/commands/test_compression.py | default_algorithm=
 system.compression.allow_override | app/commands/test_compression.py | allow_override=
 http.enabled | app/test_server_process.py | IGGY_HTTP_ENABLED

@@ -166,6 +166,7 @@ system.logging.retention | "7 days" | "1m 30s" | 90.0
 system.logging.sysinfo_print_interval | "10 s" | "1m 30s" | 90.0
 system.encryption.enabled | false | true | True
 system.encryption.key | "" | "12345" | '12345'
+system.encryption.key_file | "" | "12" | '12'
 system.compression.allow_override | true | false | False
 system.compression.default_algorithm | "none" | "zstd" | 'zstd'
 system.stream.path | "streams" | "12345" | '12345'

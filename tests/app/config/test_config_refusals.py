@@ -217,9 +217,3 @@ def test_the_refusal_of_a_long_value_does_not_repeat_all_of_it(tmp_path: Path) -
 def test_an_invalid_variable_in_a_dotenv_file_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("IGGY_HTTP_ENABLED=perhaps")
     assert refusal(tmp_path) == f"IGGY_HTTP_ENABLED in {tmp_path / '.env'}: 'perhaps': true or false is needed"
-
-
-def test_the_refusal_of_an_encryption_key_does_not_show_it(tmp_path: Path) -> None:
-    line = refusal(tmp_path, IGGY_SYSTEM_ENCRYPTION_KEY="hush")
-    assert line.startswith("IGGY_SYSTEM_ENCRYPTION_KEY: system.encryption.key = ****** is not supported: ")
-    assert "hush" not in line

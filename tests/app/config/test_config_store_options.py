@@ -88,7 +88,9 @@ def test_every_setting_of_the_store_reaches_it(start: Any, name: str, text: str,
 
 
 def test_every_option_of_the_store_can_be_set() -> None:
-    assert {row[2] for row in MAPPED} | {"archive"} == {field.name for field in msgspec.structs.fields(StoreOptions)}
+    assert {row[2] for row in MAPPED} | {"archive", "keyring"} == {
+        field.name for field in msgspec.structs.fields(StoreOptions)
+    }
 
 
 ARCHIVE: list[tuple[str, str, str, object]] = [

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.storage.archive.support.archives import Flaky, unavailable
+from tests.storage.support.ways import WAYS
 from tests.storage.support.world import offsets, opened, payloads, sized, texts, with_topic
 from tests.support.clocks import NOON
 from whippet.storage.archive.archiver import Archiver
@@ -41,10 +42,10 @@ class Clock:
 
 @contextlib.asynccontextmanager
 async def archiving(
-    folder: Path, archive: Flaky, clock: Clock, *, cache_bytes: int = 1 << 30, segment_bytes: int = 1024
+    folder: Path, archive: Flaky, clock: Clock, *, cache_bytes: int = 1 << 30, segment_bytes: int = 1024, **more: Any
 ) -> AsyncIterator[tuple[Store, Archiver]]:
     # Without memory for recent batches, everything is read from files.
-    async with opened(folder / "data", clock=clock, segment_bytes=segment_bytes, tail_bytes_max=0) as store:
+    async with opened(folder / "data", clock=clock, segment_bytes=segment_bytes, tail_bytes_max=0, **more) as store:
         options = ArchiveOptions(interval_s=1e6, cache_bytes=cache_bytes)
         archiver = Archiver(store, options, Files(), archive)
         await archiver.start()
@@ -86,11 +87,14 @@ async def test_every_offset_is_read_across_the_border(tmp_path: Path) -> None:
         assert partition.messages_count == 20
 
 
-@pytest.mark.parametrize("compression", [2, 3])
-async def test_compressed_messages_are_read_from_the_archive(tmp_path: Path, compression: int) -> None:
+@pytest.mark.parametrize("way", ["plain", "encrypted"])
+@pytest.mark.parametrize("compression", [1, 2, 3])
+async def test_compressed_and_encrypted_messages_are_read_from_the_archive(
+    tmp_path: Path, compression: int, way: str
+) -> None:
     clock = Clock()
     archive = Flaky(tmp_path / "archive")
-    async with archiving(tmp_path, archive, clock) as (store, archiver):
+    async with archiving(tmp_path, archive, clock, **WAYS[way]) as (store, archiver):
         await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
         topic = TopicDocument(id=0, name="t", created_at=1, partitions_count=1, compression_algorithm=compression)
         await store.create_topic(0, topic)
@@ -108,6 +112,9 @@ async def test_compressed_messages_are_read_from_the_archive(tmp_path: Path, com
             assert payloads(found) == [(b"%03d" % (offset // 5) * 334)[:1000] for offset in offsets(found)]
         (checked,) = survey(archive)
         assert (checked.messages, checked.damage) == (100, [])
+        if way == "encrypted":
+            content = b"".join(path.read_bytes() for path in (tmp_path / "archive").rglob("*.log"))
+            assert b"001001001" not in content
 
 
 async def test_every_time_is_found_across_the_border(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.storage.support.ways import WAYS
 from tests.support.sizes import mostly_long
 from whippet.storage import packing
+from whippet.storage.encryption import Seal
 from whippet.storage.packing import Compression
 
 PACKED = [name for name in WAYS if name != "plain"]
@@ -32,8 +33,11 @@ def pack_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(packing, "SAVED_MIN", 1 << 40)
 
 
+def seal_of(way: str) -> Seal:
+    """The same place for all batches in a test without a store."""
+    return Seal(WAYS[way]["keyring"], b"a place")
+
+
 def stored(batch: bytes, way: str) -> bytes:
     """A plain batch as it is in the log."""
-    if compression_of(way) is Compression.NONE:
-        return batch
-    return b"".join(packing.pack(batch, compression_of(way)))
+    return b"".join(packing.pack(batch, compression_of(way), seal_of(way)))

@@ -149,6 +149,7 @@ def open_log(
         recovered.segments,
         damage.append,
         compression=packed.compression_of(way),
+        seal=packed.seal_of(way),
         **options,
     )
     return Opened(log, damage, handles)
