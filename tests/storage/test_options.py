@@ -25,6 +25,7 @@ def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
         "index_cache": "open_segment",
         "index_cache_bytes": 64 * MIB,
         "delete_oldest_segments": True,
+        "respects_consumers": "groups",
         "compression": "none",
         "compression_override": True,
         "keyring": None,
