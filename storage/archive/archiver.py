@@ -319,7 +319,7 @@ class Archiver:
         return self._store.streams[place.stream].topics[place.topic].document.options
 
     def _archive_of(self, claimed: Claimed, place: PartitionId) -> PartitionArchive:
-        incarnation = self._store.streams[place.stream].topics[place.topic].document.incarnation(place.partition)
+        incarnation = self._incarnation(place)
         archive = self._partitions.get(place)
         if archive is None or archive.incarnation != incarnation:
             archive = self._partitions[place] = PartitionArchive(
@@ -344,6 +344,8 @@ class Archiver:
     async def retain_locally(self, stream_id: int, topic_id: int, *, time_us: int | None, max_bytes: int | None) -> int:
         """Deletes closed segments of a topic from this machine that are older than a time, or beyond a size that its
         partitions share, once they are in the archive. They stay readable. Returns how many."""
+        if self.refused:
+            return 0
         partitions = list(self._store.partitions_of(stream_id, topic_id))
         share = None if max_bytes is None else max_bytes // max(len(partitions), 1)
         deleted = 0
@@ -376,8 +378,19 @@ class Archiver:
 
     def covered(self, place: PartitionId) -> int:
         """The offset before which the archive has all closed segments of a partition, so that they may be deleted."""
-        known = self.known.get(place)
-        return 0 if known is None else known.covered
+        known, archive, partition = (
+            self.known.get(place),
+            self._partitions.get(place),
+            self._store.partitions.get(place),
+        )
+        if known is None or archive is None or partition is None:
+            return 0
+        is_same = archive.incarnation == self._incarnation(place) and self._emptied.get(place) == partition.emptied
+        # What was purged or created again has other messages at the same offsets.
+        return known.covered if is_same else 0
+
+    def _incarnation(self, place: PartitionId) -> int:
+        return self._store.streams[place.stream].topics[place.topic].document.incarnation(place.partition)
 
     def summary(self) -> str | None:
         """What is wrong, without any name; the log has the details. None if nothing is."""

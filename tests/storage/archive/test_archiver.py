@@ -449,3 +449,24 @@ async def test_a_write_of_its_own_that_arrives_late_does_not_stop_the_archiver(t
         (partition,) = await with_topic(store)
         assert offsets(await partition.read(0, 4)) == [0, 1, 2, 3]
         assert store.users == {1: b"{}"}
+
+
+async def test_nothing_counts_as_archived_after_a_purge_or_for_a_topic_that_is_created_again(tmp_path: Path) -> None:
+    async with archived(tmp_path, protects_expired=True, segment_bytes=1024) as (store, archiver):
+        (partition,) = await with_topic(store)
+        await fill(partition)
+        assert await archiver.round()
+        assert archiver.covered(PLACE) == 6
+        await partition.purge()
+        await fill(partition)
+        assert archiver.covered(PLACE) == 0
+        assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 0
+        assert await archiver.round()
+        assert archiver.covered(PLACE) == 6
+        await store.remove_topic(0, 0)
+        assert archiver.covered(PLACE) == 0
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=2, partitions_count=1, incarnations=(9,)))
+        (partition,) = store.partitions_of(0, 0)
+        await fill(partition)
+        assert archiver.covered(PLACE) == 0
+        assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 0
