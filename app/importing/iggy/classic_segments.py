@@ -7,6 +7,7 @@ neither leads to a whole message.
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ HEADER = struct.Struct("<Q16sQQQIIQ")
 """checksum, id, offset, time of appending, origin time, length of the user headers, of the payload, reserved"""
 _CHECKED_FROM = 8
 _RESERVED_AT = 56
-_ZEROS = bytes(8)
+_ZEROS = re.compile(rb"\0{8,}")
 _INDEX_ENTRY = np.dtype([("offset", "<u4"), ("end", "<u4"), ("time", "<u8")])
 _JUMP_MAX = 2**32
 """Offsets in one file are not further apart: its index has 32 bits for them."""
@@ -141,12 +142,12 @@ class ClassicSegment:
         """Tries every place with eight reserved zeros."""
         while window.size - start >= HEADER.size:
             piece = bytes(window.view(start, CHUNK_BYTES))
-            at = piece.find(_ZEROS, _RESERVED_AT)
-            while at >= 0:
-                candidate = start + at - _RESERVED_AT
-                if self._is_plausible(piece, at - _RESERVED_AT) and self._is_whole(window, candidate):
-                    return candidate
-                at = piece.find(_ZEROS, at + 1)
+            for zeros in _ZEROS.finditer(piece):
+                # The checksum in front is not zero, so a message begins before the zeros, however many there are.
+                first, last = zeros.start() - _RESERVED_AT, min(zeros.start() - 1, zeros.end() - HEADER.size)
+                for at in range(max(first, 0), last + 1):
+                    if self._is_plausible(piece, at) and self._is_whole(window, start + at):
+                        return start + at
             if start + len(piece) >= window.size:
                 return None
             start += len(piece) - HEADER.size

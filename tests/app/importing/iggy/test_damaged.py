@@ -148,6 +148,23 @@ def test_after_a_damaged_header_the_next_message_is_found_without_an_index(tmp_p
     assert re.search(r"bytes at position 0: not a message; the message with offset 0 is lost", report.lost[0])
 
 
+def test_messages_behind_any_number_of_zeros_are_found(tmp_path: Path) -> None:
+    """A disk that has lost a block returns zeros."""
+    folder = Classic(tmp_path / "iggy")
+    folder.stream(0, "shop")
+    folder.topic("shop", 0, ORDERS)
+    path = folder.segment(folder.partition(0, 0, 0), numbered(0, 4), index=False)
+    content = path.read_bytes()
+    second = len(content) // 4
+    path.write_bytes(content[:second] + bytes(20 << 20) + content[2 * second :] + bytes(1 << 20))
+    report, found = result(folder)
+    assert offsets_of(found) == [0, 2, 3]
+    assert [line.rpartition(": ")[2].partition(";")[2] for line in report.lost] == [
+        " the message with offset 1 is lost",
+        " messages from offset 4 on may be lost",
+    ]
+
+
 @pytest.mark.parametrize("place", mostly_long(range(200), range(0, 200, 20)))
 def test_garbage_anywhere_in_a_log_loses_only_what_it_covers(build: Build, place: int, tmp_path: Path) -> None:
     folder = build(tmp_path / "iggy")
