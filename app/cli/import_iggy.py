@@ -99,9 +99,11 @@ def _show(report: Report, as_json: bool) -> None:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
         return
     print(
-        f"imported {report.streams} streams, {report.topics} topics, {report.partitions} partitions, "
-        f"{report.messages:,} messages ({report.message_bytes:,} bytes), {report.groups} groups, "
-        f"{report.offsets} stored offsets, {report.users} users, {report.tokens} personal access tokens"
+        f"imported {_counted(report.streams, 'stream')}, {_counted(report.topics, 'topic')}, "
+        f"{_counted(report.partitions, 'partition')}, {_counted(report.messages, 'message')} "
+        f"({_counted(report.message_bytes, 'byte')}), {_counted(report.groups, 'group')}, "
+        f"{_counted(report.offsets, 'stored offset')}, {_counted(report.users, 'user')}, "
+        f"{_counted(report.tokens, 'personal access token')}"
     )
     for sentence in report.notes:
         print(f"  note: {sentence}")
@@ -109,11 +111,12 @@ def _show(report: Report, as_json: bool) -> None:
         print(f"  not imported: {sentence}")
     if report.unlisted:
         print(f"  and {report.unlisted} more of these")
-    print(
-        "everything was imported"
-        if not report.lost
-        else f"{len(report.lost) + report.unlisted} things were not imported"
-    )
+    lost = len(report.lost) + report.unlisted
+    print(f"not imported: {_counted(lost, 'thing')}, listed above" if report.lost else "everything was imported")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 class _Progress:

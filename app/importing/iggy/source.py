@@ -107,18 +107,14 @@ class Source:
     # ------------------------------------------------------------------------------------------------- is it in use
 
     def refuse_in_use(self) -> None:
-        """Raises Refused if a process has files of the folder open, as far as this user may see that."""
+        """Raises Refused if a process has files of the folder open for writing, as far as this user may see that."""
         inside = str(self.root.resolve()) + "/"
-        for process in Path("/proc").glob("[0-9]*"):
-            if process.name == str(os.getpid()):
+        for process in _entries_of("/proc"):
+            if not process.isdigit() or int(process) == os.getpid():
                 continue
-            try:
-                opened = [os.readlink(handle) for handle in (process / "fd").iterdir()]
-            except OSError:
-                # It has ended, or it belongs to somebody else.
-                continue
-            if any(target.startswith(inside) for target in opened):
-                raise Refused(f"{self.root}: process {process.name} has files in it open; stop the Iggy server first")
+            handles = f"/proc/{process}/fd"
+            if any(_is_writing_below(f"{handles}/{handle}", inside) for handle in _entries_of(handles)):
+                raise Refused(f"{self.root}: process {process} has files in it open; stop the Iggy server first")
 
     def refuse_changed(self) -> None:
         """Raises Refused if files have changed since the beginning."""
@@ -235,6 +231,27 @@ def _offset_in(content: bytes) -> tuple[int | None, str]:
     if len(content) == 16 and xxhash.xxh3_64_digest(content[:8])[::-1] != content[8:]:
         return None, "its checksum is wrong"
     return int.from_bytes(content[:8], "little"), ""
+
+
+def _entries_of(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        # The process has ended, it belongs to somebody else, or this system shows none.
+        return []
+
+
+def _is_writing_below(handle: str, folder: str) -> bool:
+    """Whether the handle of a process, as a path in /proc, may write to a file below a folder."""
+    try:
+        if not os.readlink(handle).startswith(folder):
+            return False
+        info = Path(handle.replace("/fd/", "/fdinfo/")).read_text()
+    except OSError:
+        # It was closed, or the process belongs to somebody else.
+        return False
+    flags = re.search(r"^flags:\s+([0-7]+)", info, re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _root(path: str) -> Path:

@@ -26,8 +26,8 @@ def source(tmp_path: Path) -> Path:
 def test_a_complete_import_is_summarised(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "iggy", str(source), "--to", str(tmp_path / "data")]) == COMPLETE
     shown = capsys.readouterr().out
-    assert "imported 1 streams, 1 topics, 2 partitions, 30 messages" in shown
-    assert "1 groups, 2 stored offsets, 2 users, 0 personal access tokens" in shown
+    assert "imported 1 stream, 1 topic, 2 partitions, 30 messages" in shown
+    assert "1 group, 2 stored offsets, 2 users, 0 personal access tokens" in shown
     assert "everything was imported" in shown
 
 
@@ -48,7 +48,7 @@ def test_losses_are_listed(source: Path, tmp_path: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert f"not imported: {log}: " in shown
     assert "the message with offset 9 is lost" in shown
-    assert "1 things were not imported" in shown
+    assert "not imported: 1 thing, listed above" in shown
 
 
 def test_the_report_can_be_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,13 +181,17 @@ def test_a_key_that_is_not_needed_is_ignored(small: Classic, data: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes show their open files in /proc")
-def test_a_source_that_a_process_has_open_is_refused(small: Classic, data: Path) -> None:
+@pytest.mark.parametrize("mode", ["rb", "ab"])
+def test_a_source_to_which_a_process_may_write_is_refused(small: Classic, data: Path, mode: str) -> None:
     path = next(small.root.rglob("*.log"))
-    program = f"import sys; file = open({str(path)!r}, 'rb'); print('open', flush=True); sys.stdin.read()"
+    program = f"import sys; file = open({str(path)!r}, {mode!r}); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert f"process {process.pid} has files in it open" in refusal(small.root, data)
+        if mode == "rb":
+            assert imported(small.root, data).messages == 30
+        else:
+            assert f"process {process.pid} has files in it open" in refusal(small.root, data)
         process.communicate()
 
 
