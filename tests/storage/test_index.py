@@ -309,6 +309,15 @@ def test_an_index_of_packed_batches_that_was_changed_or_cut_is_ignored() -> None
     assert decode(PACKED_FILE, 11) is None
 
 
+def test_an_index_that_lost_its_packed_batches_is_a_header_alone() -> None:
+    index = packed()
+    index.keep(0)
+    content = encode(index, 10, 0)
+    known = decode(content, 10)
+    assert known is not None
+    assert (len(content), len(known[0]), known[1]) == (52, 0, 0)
+
+
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_an_index_of_packed_batches_with_a_wrong_number_of_entries_is_ignored(count: int) -> None:
     head = struct.pack("<8sQQQQI", b"WHPINDX2", 10, 1320, 1700, count, 0)

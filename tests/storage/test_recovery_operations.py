@@ -10,11 +10,22 @@ import pytest
 
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.operations import FOLDER, done, index_name, log_name, traced_disk
-from tests.storage.support.segments import PARTITION, START_TIME, Piece, joined, open_log, pieces, stamped
+from tests.storage.support.packed import pack_everything
+from tests.storage.support.segments import (
+    PARTITION,
+    START_TIME,
+    Opened,
+    Piece,
+    append,
+    joined,
+    open_log,
+    pieces,
+    stamped,
+)
 from whippet.storage import recovery
 from whippet.storage.files import read_all, write_all
 from whippet.storage.index import Index, decode, encode
-from whippet.storage.segment import Damage
+from whippet.storage.segment import Damage, Segment
 
 KIB = 1 << 10
 
@@ -30,6 +41,10 @@ def put(disk: SimulatedDisk, name: str, content: bytes | bytearray) -> str:
     write_all(disk, handle, [content] if content else [], 0)
     disk.close(handle)
     return path
+
+
+def left_out_name(start: int) -> str:
+    return f"{start:020}.left_out"
 
 
 def index_of(found: Sequence[Piece], start: int = 0, log_bytes: int | None = None) -> bytes:
@@ -266,6 +281,74 @@ def test_the_index_of_a_log_that_lost_its_end_describes_what_is_left(disk: Simul
             "the file ends before its index does",
         )
     ]
+
+
+@pytest.mark.parametrize("check_all", [False, True])
+def test_offsets_that_were_left_out_on_purpose_are_no_damage(disk: SimulatedDisk, check_all: bool) -> None:
+    put(disk, log_name(0), b"")
+    put(disk, log_name(4), joined(pieces([[9]], 4)))
+    put(disk, left_out_name(0), b"")
+    put(disk, left_out_name(4), b"")
+    put(disk, log_name(5), b"")
+    found = recovered(disk, check_all=check_all)
+    assert (found.damage, [segment.left_out for segment in found.segments]) == ([], [True, False, False])
+    assert [segment.batches for segment in found.segments] == [0, 1, 0]
+    assert found.last_timestamp == START_TIME + 4
+    disk.remove(f"{FOLDER}/{left_out_name(0)}")
+    (damage,) = recovered(disk, check_all=check_all).damage
+    assert (damage.file, damage.offset, damage.next_offset) == (f"{FOLDER}/{log_name(0)}", 0, 4)
+
+
+def test_a_log_of_which_bytes_are_left_is_not_left_out(disk: SimulatedDisk) -> None:
+    path = put(disk, log_name(0), b"garbage")
+    put(disk, left_out_name(0), b"")
+    put(disk, log_name(4), b"")
+    segment = Segment(0, 7, 4)
+    (damage,) = recovery.check_closed(disk, FOLDER, segment, PARTITION)
+    assert damage == Damage(path, 0, 7, 0, 4, damage.reason)
+    put(disk, log_name(8), b"")
+    put(disk, left_out_name(4), b"")
+    assert recovery.check_closed(disk, FOLDER, Segment(4, 0, 8), PARTITION) == []
+
+
+def packed_segments(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Two closed segments with an index of version 2, and an empty one."""
+    pack_everything(monkeypatch)
+    filling = open_log(FOLDER, files=disk, segment_bytes=1, way="zstd")
+    for _ in range(2):
+        append(filling.log, [5000])
+    filling.close()
+    return filling
+
+
+def test_packed_batches_of_closed_segments_are_counted_by_the_start_of_their_indexes(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = packed_segments(disk, monkeypatch)
+    found = recovered(disk)
+    assert ("open_for_reading", log_name(0)) not in done(disk, "open_for_reading")
+    assert [segment.batches for segment in found.segments] == [1, 1, 0]
+    saved = [segment.saved_bytes for segment in filled.log.segments]
+    assert [segment.saved_bytes for segment in found.segments] == saved
+    assert saved[0] > 1000
+
+
+def test_an_index_of_packed_batches_that_is_damaged_or_unreadable_is_replaced(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_segments(disk, monkeypatch)
+    path = f"{FOLDER}/{index_name(0)}"
+    good = read_all(disk, path)
+    saved = [segment.saved_bytes for segment in recovered(disk).segments]
+    put(disk, index_name(0), good[:20] + b"?" + good[21:])
+    found = recovered(disk)
+    assert (found.damage, [segment.saved_bytes for segment in found.segments]) == ([], saved)
+    assert read_all(disk, path) == good
+    for act in ("open_for_reading", "read"):
+        disk.refuse = lambda asked, named, act=act: errno.EIO if (asked, named) == (act, path) else None  # type: ignore[misc]
+        found = recovered(disk)
+        assert (found.damage, [segment.saved_bytes for segment in found.segments]) == ([], saved)
+    disk.refuse = lambda act, path: None
 
 
 LARGE = pieces([[400 * KIB]] * 6)

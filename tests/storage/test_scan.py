@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.support.packed import PACKED, stored
 from tests.storage.support.world import sized
 from whippet.storage import batch as batches
-from whippet.storage import scan
+from whippet.storage import packing, scan
 from whippet.storage.files import Files
 from whippet.storage.index import Index
 from whippet.storage.scan import Scan, Window
@@ -258,6 +259,24 @@ def test_a_batch_of_many_messages_is_found_after_garbage(tmp_path: Path, count: 
     """The zeros after the count begin at another byte."""
     _, known = scanned(tmp_path, b"\xff" * 700, stamped(7, count, b"x"))
     assert known == [(7, 700)]
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 700, bytes(700), b"\xff" * 300 + bytes(204) + packing.MAGIC * 2])
+@pytest.mark.parametrize("way", PACKED)
+def test_a_packed_batch_is_found_after_garbage(tmp_path: Path, way: str, garbage: bytes) -> None:
+    packed = [stored(stamped(offset, 1, b"x" * 5000), way) for offset in (5, 6)]
+    assert all(len(one) < 2000 for one in packed)
+    pieces = [stamped(0), garbage, *packed]
+    assert scanned(tmp_path, *pieces)[1] == list(zip((0, 5, 6), [0, *positions(pieces)[2:-1]], strict=True))
+
+
+@pytest.mark.parametrize("way", PACKED)
+def test_a_batch_is_found_after_a_packed_one_whose_lengths_are_lost(tmp_path: Path, way: str) -> None:
+    packed = stored(stamped(1, 1, b"x" * 5000), way)
+    damaged = changed(changed(packed, 32, bytes(8)), batches.RESERVED_AT + 8, bytes(40))
+    assert damaged.startswith(packing.MAGIC, batches.RESERVED_AT)
+    pieces = [stamped(0), damaged, stamped(5)]
+    assert scanned(tmp_path, *pieces)[1] == [(0, 0), (5, SIZE + len(packed))]
 
 
 def test_a_scan_does_not_take_batches_of_the_next_segment(tmp_path: Path) -> None:
