@@ -191,9 +191,10 @@ def finish_intent(files: Files, folder: str) -> None:
 
 
 def remove_segment(files: Files, folder: str, start_offset: int) -> None:
-    """Removes the index first: a log without an index is complete, an index without a log looks like a loss."""
+    """Removes the index first: a log without an index is complete, an index without a log looks like a loss. The log is
+    last, because a segment is there as long as its log is, also for the caller if an error comes in between."""
     remove_index(files, folder, start_offset)
-    for path in (log_file(folder, start_offset), left_out_file(folder, start_offset)):
+    for path in (left_out_file(folder, start_offset), log_file(folder, start_offset)):
         if files.exists(path):
             files.remove(path)
 
