@@ -7,6 +7,7 @@ again here, because only the caller knows whether what it does still makes sense
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ PART_BYTES = 8 << 20
 """The size of a part of a large upload, and of a ranged read: what one request moves."""
 PARTS_TOGETHER = 2
 LOCK_FILE = "LOCK"
+_UNFINISHED = re.compile(r"#\d+$")
 LOCK_WAIT_S = 10.0
 
 Result = TypeVar("Result")
@@ -169,6 +171,9 @@ class Objects:
             except _Missing:
                 continue
 
+    def remove_unfinished(self, folder: str) -> None:
+        """Removes what uploads left that were interrupted. In a bucket, a rule of its operator does that."""
+
     def _place(self, name: str) -> str:
         return f"{self.location.rstrip('/')}/{name}"
 
@@ -228,6 +233,18 @@ class LocalObjects(Objects):
             finally:
                 self._files.close(lock)
         return Version(result["e_tag"], result["version"])
+
+    def remove_unfinished(self, folder: str) -> None:
+        """obstore writes beside the object, under its name with a number, and renames the file at the end."""
+        path = f"{self._root}/{folder}"
+        try:
+            for item in self._files.list(path):
+                if not item.is_folder and _UNFINISHED.search(item.name):
+                    self._files.remove(f"{path}/{item.name}")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ArchiveUnavailable(f"{path} cannot be tidied: {error.strerror}") from error
 
     def _lock(self) -> int:
         path, deadline = f"{self._root}/{LOCK_FILE}", time.monotonic() + LOCK_WAIT_S

@@ -186,6 +186,7 @@ class PartitionArchive:
     def _remove_strays(self, manifest: Manifest) -> None:
         """Removes the objects that a server has uploaded and not recorded, or no longer named and not removed."""
         folder = partition_folder(self.place)
+        self._objects.remove_unfinished(folder)
         names = [item.name.rpartition("/")[2] for item in self._objects.list(f"{folder}/")]
         kept = {epoch for name in names if (epoch := aside_epoch(name)) is not None}
         named = {blob.name for blob in blobs(manifest)}

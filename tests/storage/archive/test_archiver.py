@@ -268,6 +268,8 @@ async def test_objects_that_no_manifest_names_are_removed_by_the_next_server(tmp
         assert await archiver.round()
         archiver.objects.put(stray, b"left by a crash")
         archiver.objects.put("streams/0/topics/0/partitions/0/notes.txt", b"not ours")
+        unfinished = tmp_path / f"archive/{stray}#1"
+        unfinished.write_bytes(b"half of it")
     archive = Flaky(tmp_path / "archive")
     archive.hidden = {stray}
     async with archived(tmp_path, archive) as (store, archiver):
@@ -278,6 +280,7 @@ async def test_objects_that_no_manifest_names_are_removed_by_the_next_server(tmp
         await fill((await with_topic(store))[0])
         assert await archiver.round()
         assert archiver.objects.size(stray) is None
+        assert not unfinished.exists()
         assert archiver.objects.size("streams/0/topics/0/partitions/0/notes.txt") is not None
 
 
