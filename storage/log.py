@@ -28,6 +28,8 @@ from whippet.storage.segment import Damage, Segment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
+AHEAD_BYTES = 64 << 10
+"""Passing a smaller batch to another thread takes about as long as compressing it."""
 LOOP_READ_BYTES_MAX = 256 << 10
 """Copying more than this takes long enough to keep other requests waiting."""
 
@@ -90,6 +92,7 @@ class Log(LogReader):
         self.compression = compression
         """How batches are compressed from now on. The event loop may change it at any time."""
         self._encrypts = seal is not None and seal.seals
+        self._ahead = packing.Ahead()
         self.generation = 0
         """Incremented when a write fails. Batches handed over before the event loop knows of it are not written."""
         self.purges = 0
@@ -144,8 +147,10 @@ class Log(LogReader):
                 self._loop_error = None
                 return error
         failure = self._write(entries)
-        if failure is not None and records:
-            self.producers.take_back(self.next_offset)
+        if failure is not None:
+            self._ahead.clear()
+            if records:
+                self.producers.take_back(self.next_offset)
         return failure
 
     def _write(self, entries: list[Entry]) -> OSError | None:
@@ -167,9 +172,25 @@ class Log(LogReader):
     def _packed(self, entries: Sequence[Entry]) -> list[Packed] | None:
         """What is stored for each batch; None if that is the batch itself."""
         compression = self.compression
-        if compression is packing.Compression.NONE and not self._encrypts:
-            return None
-        return [Packed.of(packing.pack(entry.batch, compression, self.seal)) for entry in entries]
+        if compression is packing.Compression.NONE:
+            self._ahead.clear()
+            if not self._encrypts:
+                return None
+        return [
+            Packed.of(
+                self._ahead.take(entry.base_offset, entry.batch) or packing.pack(entry.batch, compression, self.seal)
+            )
+            for entry in entries
+        ]
+
+    def pack_ahead(self, entries: Sequence[Entry]) -> None:
+        """Called on the event loop for what it hands to the shard: compressing large batches takes longer than writing
+        them, so several threads do it at once."""
+        compression = self.compression
+        if compression is not packing.Compression.NONE:
+            for entry in entries:
+                if len(entry.batch) >= AHEAD_BYTES:
+                    self._ahead.begin(entry.base_offset, entry.batch, compression, self.seal)
 
     def _begins_earlier(self, entry: Entry) -> bool:
         """Whether a batch is older than the one before it, because the clock was ahead then (timestamps.py)."""

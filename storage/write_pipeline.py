@@ -339,6 +339,7 @@ class WritePipeline:
         if entries or sync:
             records, self._producers.due = self._producers.due, []
             self._unwritten.extend(entries)
+            self.log.pack_ahead(entries)
             self._write_items += 1
             self._state = self.state
             number, generation = self._write_items, self._generation

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import random
+import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +30,8 @@ from tests.storage.support.world import opened, partition_in, payloads, sized, t
 from tests.support.sizes import sized as of_size
 from whippet.storage import packing
 from whippet.storage.documents import StreamDocument, TopicDocument
+from whippet.storage.errors import WriteFailed
+from whippet.storage.files import Buffer, Files
 from whippet.storage.index import HEADER_2, decode
 from whippet.storage.packing import Compression
 from whippet.storage.partition import Partition
@@ -274,3 +281,46 @@ def test_an_intact_batch_that_cannot_be_unpacked_is_reported_and_skipped(tmp_pat
         assert (damage.position, damage.length) == (bad.position, len(wrong))
         assert (damage.offset, damage.next_offset) == (bad.base_offset, bad.next_offset)
         opened.abandon()
+
+
+@pytest.mark.parametrize("way", ["zstd", "zstd, encrypted"])
+async def test_large_batches_are_packed_on_several_threads_and_written_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    threads = set()
+    compress = packing.compress
+
+    def watched(*arguments: Any) -> bytes:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return compress(*arguments)
+
+    monkeypatch.setattr(packing, "compress", watched)
+    async with partition_in(tmp_path, tail_bytes_max=0, **WAYS[way]) as partition:
+        marks = [b"%03d" % number for number in range(40)]
+        await asyncio.gather(*(partition.append(sized(100, 1000, mark)) for mark in marks))
+        found = payloads(await partition.read(0, 4000))
+        assert found == [(mark * 334)[:1000] for mark in marks for _ in range(100)]
+        assert partition.disk_bytes < partition.size_bytes // 5
+    assert threads == {"packing"}
+
+
+async def test_after_a_failed_write_nothing_that_was_packed_ahead_is_written(tmp_path: Path) -> None:
+    disk = FullDisk()
+    async with partition_in(tmp_path, tail_bytes_max=0, files=disk, **WAYS["zstd"]) as partition:
+        disk.is_full = True
+        lost = [partition.append(sized(100, 1000, mark)) for mark in (b"a", b"b", b"c")]
+        assert all(isinstance(each, WriteFailed) for each in await asyncio.gather(*lost, return_exceptions=True))
+        disk.is_full = False
+        await asyncio.gather(*(partition.append(sized(100, 1000, mark)) for mark in (b"d", b"e")))
+        assert payloads(await partition.read(0, 1000)) == [mark * 1000 for mark in (b"d", b"e") for _ in range(100)]
+
+
+class FullDisk(Files):
+    """A disk that may have no room for logs."""
+
+    is_full = False
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        if self.is_full and len(buffers) > 1:
+            raise OSError(errno.ENOSPC, "no room")
+        return super().write(handle, buffers, position)

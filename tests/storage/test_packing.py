@@ -167,3 +167,19 @@ def test_a_damaged_header_still_tells_where_the_batch_may_end() -> None:
     assert packing.resembles(stored)
     assert packing.claimed_lengths(stored) == sorted([length, length ^ 256])
     assert not packing.resembles(BATCH)
+
+
+def test_what_was_packed_ahead_is_taken_only_for_the_same_batch() -> None:
+    ahead = packing.Ahead()
+    first, second = stamped([40] * 50, 7), stamped([30] * 50, 7)
+    ahead.begin(7, first, Compression.ZSTD, None)
+    found = ahead.take(7, first)
+    assert found is not None
+    assert packing.plain(b"".join(found)) == first
+    assert ahead.take(7, first) is None
+    # The write of the first one failed, and another batch has its offset now.
+    ahead.begin(7, first, Compression.ZSTD, None)
+    assert ahead.take(7, second) is None
+    ahead.begin(7, first, Compression.ZSTD, None)
+    ahead.clear()
+    assert ahead.take(7, first) is None
