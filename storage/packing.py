@@ -40,8 +40,8 @@ ZEROS_AT = RESERVED_AT + FIELDS.size
 
 GZIP_LEVEL = 4
 ZSTD_LEVEL = 1
-"""Measured with 1,000 JSON documents of 1 KB each (bench/packed.py): zstd 1 compresses 750 MB/s to 0.25, zstd 3 520 MB/s
-to 0.25, zstd -1 890 MB/s to 0.33; gzip 4 120 MB/s to 0.26, gzip 1 190 MB/s to 0.30."""
+"""Measured with 1,000 JSON documents of 1 KB each (bench/packed.py): zstd 1 compresses 750 MB/s to 0.25, zstd 3 520
+MB/s to 0.25, zstd -1 890 MB/s to 0.33; gzip 4 120 MB/s to 0.26, gzip 1 190 MB/s to 0.30."""
 
 ENCRYPTION_BYTES = 8 + TAG_BYTES
 """By how much encryption makes a batch longer."""
