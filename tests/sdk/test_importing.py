@@ -27,7 +27,7 @@ def test_clients_find_their_messages_users_and_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = json.loads((FOLDERS / f"{name}.json").read_text())
-    with tarfile.open(FOLDERS / f"{name}.tar.xz") as archive:
+    with tarfile.open(FOLDERS / f"{name}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv("IGGY_ROOT_USERNAME", "iggy")
     monkeypatch.setenv("IGGY_ROOT_PASSWORD", record["passwords"]["iggy"])
