@@ -49,12 +49,15 @@ class Index:
         self, base_offset: int, position: int, base_timestamp: int, length: int, count: int, stored: int | None = None
     ) -> None:
         """Adds a batch of `length` bytes. `stored` is its length in the log if that is another one."""
-        if self.stored is not None:
-            self.stored.append(length if stored is None else stored)
-        elif stored is not None and stored != length:
-            self.stored = self._all_stored()
-            self.stored.append(stored)
+        if stored is not None or self.stored is not None:
+            self._add_stored(length, length if stored is None else stored)
         self.words.extend((base_offset, position, base_timestamp, length | count << 32))
+
+    def _add_stored(self, length: int, stored: int) -> None:
+        if self.stored is None and stored != length:
+            self.stored = self._all_stored()
+        if self.stored is not None:
+            self.stored.append(stored)
 
     def base_offset(self, i: int) -> int:
         return self.words[_WORDS * i]
@@ -80,7 +83,10 @@ class Index:
         return self.stored is not None and self.stored[i] != self.length(i)
 
     def end_position(self, i: int) -> int:
-        return self.position(i) + self.stored_length(i)
+        word = _WORDS * i
+        if self.stored is None:
+            return self.words[word + 1] + (self.words[word + 3] & 0xFFFFFFFF)
+        return self.words[word + 1] + self.stored[i]
 
     @property
     def saved_bytes(self) -> int:

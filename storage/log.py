@@ -89,9 +89,8 @@ class Log(LogReader):
     ) -> None:
         super().__init__(files, handles, indexes, folder, partition_id, segments, report, seal)
         self.producers = ProducerFile(files, handles, folder, bounds)
-        self.compression = compression
-        """How batches are compressed from now on. The event loop may change it at any time."""
         self._encrypts = seal is not None and seal.seals
+        self.compress(compression)
         self._ahead = packing.Ahead()
         self.generation = 0
         """Incremented when a write fails. Batches handed over before the event loop knows of it are not written."""
@@ -115,6 +114,11 @@ class Log(LogReader):
         self._roll_refused = False
         self._deletion_decided = False
         """A deletion was decided, but not all of its files could be removed yet."""
+
+    def compress(self, compression: packing.Compression) -> None:
+        """Compresses batches in this way from now on. The event loop may call this at any time."""
+        self.compression = compression
+        self._packs = self._encrypts or compression is not packing.Compression.NONE
 
     @property
     def next_offset(self) -> int:
@@ -254,8 +258,7 @@ class Log(LogReader):
             or last is None
             or self.producers.in_doubt
             or self._loop_error is not None
-            or self.compression is not packing.Compression.NONE
-            or self._encrypts
+            or self._packs
             or len(entries) > BUFFERS_PER_WRITE
         ):
             return False
@@ -346,22 +349,22 @@ class Log(LogReader):
         assert segment.index is not None
         position = start = segment.log_bytes
         for i, (batch, base_offset, next_offset, timestamp, _) in enumerate(entries):
-            plain = stored = len(batch)
-            if packed is not None:
-                stored = packed[i].length
-            if position + stored - start > written:
+            length = len(batch)
+            stored = None if packed is None else packed[i].length
+            end = position + (length if stored is None else stored)
+            if end - start > written:
                 break
-            segment.index.add(base_offset, position, timestamp, plain, next_offset - base_offset, stored)
-            position += stored
+            segment.index.add(base_offset, position, timestamp, length, next_offset - base_offset, stored)
+            if stored is not None:
+                segment.saved_bytes += length - stored
+                self.saved_bytes += length - stored
+            position = end
             segment.batches += 1
             self.batches += 1
             segment.next_offset = next_offset
             segment.last_timestamp = timestamp
             if segment.checked is not None:
                 segment.checked.append(1)
-            if plain != stored:
-                segment.saved_bytes += plain - stored
-                self.saved_bytes += plain - stored
         segment.log_bytes = position
         self.size_bytes += position - start
         self.unsynced_bytes += position - start

@@ -207,7 +207,7 @@ class Partition:
 
     def compress(self, compression: Compression) -> None:
         """From now on batches are compressed in this way. Those that are stored stay as they are."""
-        self._pipeline.log.compression = compression
+        self._pipeline.log.compress(compression)
 
     def check(self, batch: batches.Readable) -> batches.Checked:
         """Checks a batch as `append` does, for callers that need the result earlier."""

@@ -82,7 +82,7 @@ def test_batches_that_are_stored_in_different_ways_follow_each_other(tmp_path: P
     log = open_log(tmp_path).log
     sizes = []
     for number, chosen in enumerate(("plain", way, "plain", "gzip", "plain")):
-        log.compression = Compression[WAYS[chosen].get("compression", "none").upper()]
+        log.compress(Compression[WAYS[chosen].get("compression", "none").upper()])
         append(log, SHAPES[number])
         sizes.append(log.saved_bytes)
     assert sizes[0] == 0 < sizes[1] == sizes[2] < sizes[3] == sizes[4]
