@@ -113,6 +113,21 @@ def test_a_segment_that_cannot_be_closed_is_reported_once_and_grows_until_it_can
     opened.close()
 
 
+def test_a_log_that_cannot_be_opened_refuses_the_batch_and_whatever_was_to_follow_it(disk: SimulatedDisk) -> None:
+    opened = filled(disk, 1)
+    disk.refuse = refusing("open_for_writing", ".log")
+    before = opened.log.generation
+    error = write(opened.log, 0)
+    assert error is not None
+    assert error.errno == errno.EIO
+    assert opened.log.generation > before
+    assert opened.log.state == LogState(first_offset=0, segments=1, size_bytes=BATCH_BYTES, batches=1)
+    disk.refuse = lambda act, path: None
+    assert write(opened.log, 0) is None
+    assert len(read_log(opened.log)) == 2
+    opened.close()
+
+
 def test_a_part_of_a_batch_that_cannot_be_cut_off_is_reported(disk: SimulatedDisk) -> None:
     opened = open_log(FOLDER, files=disk)
     assert write(opened.log, 0) is None

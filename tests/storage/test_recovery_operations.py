@@ -59,7 +59,7 @@ def recovered(disk: SimulatedDisk, *, check_all: bool = False) -> recovery.Recov
     """Everything that was opened has to be closed."""
     assert disk.trace is not None
     disk.trace.clear()
-    found = recovery.recover(disk, FOLDER, PARTITION, check_all=check_all)
+    found = recovery.recover(disk, FOLDER, PARTITION, **({"check_all": True} if check_all else {}))
     assert disk.open_handles == []
     return found
 
@@ -294,6 +294,8 @@ def test_offsets_that_were_left_out_on_purpose_are_no_damage(disk: SimulatedDisk
     assert (found.damage, [segment.left_out for segment in found.segments]) == ([], [True, False, False])
     assert [segment.batches for segment in found.segments] == [0, 1, 0]
     assert found.last_timestamp == START_TIME + 4
+    first = found.segments[0]
+    assert (first.index_in_file, first.last_timestamp, first.whole, first.end_checked) == (False, 0, True, True)
     disk.remove(f"{FOLDER}/{left_out_name(0)}")
     (damage,) = recovered(disk, check_all=check_all).damage
     assert (damage.file, damage.offset, damage.next_offset) == (f"{FOLDER}/{log_name(0)}", 0, 4)
