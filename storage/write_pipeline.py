@@ -254,16 +254,14 @@ class WritePipeline:
         self._wrote_in_turn = False
         self._writer = None
 
-    def _write_gathered(self) -> bool:
+    def _write_gathered(self) -> None:
         """Writes what was gathered in this turn of the loop, if that is little."""
         entries, size = self._gathered, self._gathered_bytes
-        if not self._write_on_loop(entries, size):
-            return False
-        self._gathered, self._gathered_bytes = [], 0
-        self._unwritten.extend(entries)
-        self._count_written(entries[-1].next_offset)
-        self.advance()
-        return True
+        if self._write_on_loop(entries, size):
+            self._gathered = []
+            self._unwritten.extend(entries)
+            self._count_written(entries[-1].next_offset)
+            self.advance()
 
     def _write_on_loop(self, entries: Sequence[Entry], size: int) -> bool:
         """Writes a few bytes on the event loop if nothing else of this partition is in progress. A hop to the shard's

@@ -111,6 +111,14 @@ async def test_a_repeated_send_at_a_higher_level_waits_until_that_level_is_reach
 # ------------------------------------------------------------------------------------------------ order, epochs, bounds
 
 
+async def test_a_repeated_send_that_is_written_is_synced_if_that_is_requested(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append_once(texts("a"), by(1))
+        assert partition.synced == 0
+        again = await partition.append_once(texts("a"), by(1), Durability.SYNCED)
+        assert (again.repeated, again.durability, partition.synced) == (True, Durability.SYNCED, 1)
+
+
 @pytest.mark.parametrize("level", [Durability.MEMORY, WRITTEN])
 async def test_a_repeated_send_that_has_reached_its_level_does_not_wait_for_later_ones(
     tmp_path: Path, level: Durability

@@ -115,6 +115,15 @@ async def test_the_batch_of_the_limit_is_written_on_the_loop(tmp_path: Path) -> 
         assert written_by_loop(partition) == 1
 
 
+async def test_a_small_batch_after_a_large_one_of_the_same_turn_is_written_after_it(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, loop_append_bytes_max=len(texts("b"))) as partition:
+        await partition.append(texts("a"))
+        answers = await asyncio.gather(partition.append(texts("large")), partition.append(texts("b")))
+        assert [answer.base_offset for answer in answers] == [1, 2]
+    async with partition_in(tmp_path, tail_bytes_max=0) as partition:
+        assert payloads(await partition.read(0, 9)) == [b"a", b"large", b"b"]
+
+
 async def test_a_numbered_send_is_left_to_the_shard_which_writes_its_record_first(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.support.world import offsets, opened, partition_in, payloads, sized, texts, with_topic
+from tests.storage.support.world import offsets, opened, partition_in, payloads, settled, sized, texts, with_topic
 from tests.support.clocks import Clock
 from whippet.storage.files import Buffer, Files
 from whippet.storage.handles import Handles, Loan
@@ -241,9 +242,24 @@ async def test_while_the_shard_has_work_for_the_partition_it_reads_as_well(tmp_p
         await filled(partition)
         first = partition._pipeline.call(going.wait)
         calls.clear()
-        assert partition._pipeline.read_on_loop(0, 1, 10_000, 30) is None
+        meanwhile = partition._pipeline.read_on_loop(0, 1, 10_000, 30)
         going.set()
         await first
+        assert meanwhile is None
+        assert partition._pipeline.read_on_loop(0, 1, 10_000, 30) is not None
+
+
+async def test_while_the_shard_has_batches_of_the_partition_to_write_it_reads_as_well(tmp_path: Path) -> None:
+    going = threading.Event()
+    async with partition_in(tmp_path, files=Warm(), tail_bytes_max=0, loop_append_bytes_max=0) as partition:
+        await filled(partition)
+        first = partition._pipeline._shard.call(going.wait)
+        append = asyncio.create_task(partition.append(texts("x")))
+        await settled()
+        meanwhile = partition._pipeline.read_on_loop(0, 1, 10_000, 30)
+        going.set()
+        await asyncio.gather(first, append)
+        assert meanwhile is None
         assert partition._pipeline.read_on_loop(0, 1, 10_000, 30) is not None
 
 

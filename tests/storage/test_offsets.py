@@ -273,3 +273,7 @@ def test_the_last_value_of_each_offset_is_loaded_whatever_changed(
         else:
             model[kind, identity] = offset
         assert loaded(folder) == model
+
+
+def test_kinds_have_the_numbers_of_the_protocols() -> None:
+    assert [(kind.name, kind.value) for kind in Kind] == [("CONSUMER", 1), ("GROUP", 2), ("EXTERNAL_GROUP", 3)]

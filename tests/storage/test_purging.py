@@ -264,3 +264,11 @@ async def test_what_is_appended_between_the_call_of_a_purge_and_its_beginning_is
         assert append.result().base_offset == 1
         assert (partition.appended, partition.offset_of(CONSUMER, 1)) == (0, None)
         assert (await partition.append(texts("c"))).base_offset == 0
+
+
+async def test_purges_that_begin_together_come_one_after_the_other(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        await asyncio.gather(*(partition.purge() for _ in range(3)))
+        assert (partition.emptied, partition.appended) == (3, 0)
+        assert (await partition.append(texts("b"))).base_offset == 0
