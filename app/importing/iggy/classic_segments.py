@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -29,6 +29,7 @@ _CHECKED_FROM = 8
 _RESERVED_AT = 56
 _ZEROS = re.compile(rb"\0{8,}")
 _INDEX_ENTRY = np.dtype([("offset", "<u4"), ("end", "<u4"), ("time", "<u8")])
+Ends = np.ndarray[Any, np.dtype[np.uint32]]
 _JUMP_MAX = 2**32
 """Offsets in one file are not further apart: its index has 32 bits for them."""
 
@@ -127,9 +128,10 @@ class ClassicSegment:
 
     def _next(self, window: Window, position: int) -> int | None:
         """Where the next whole message begins after damage at a position; None if there is none."""
-        for i in range(bisect_right(self._ends, position), len(self._ends)):
-            if self._ends[i] < window.size and self._is_whole(window, self._ends[i]):
-                return self._ends[i]
+        for i in range(int(np.searchsorted(self._ends, position, side="right")), len(self._ends)):
+            end = int(self._ends[i])
+            if end < window.size and self._is_whole(window, end):
+                return end
         head = window.view(position, HEADER.size)
         if len(head) == HEADER.size:
             *_, headers, payload, _ = HEADER.unpack(head)
@@ -228,11 +230,12 @@ def _offsets(first: int, after: int) -> str:
     return f"{after - first} messages with offsets {first} to {after - 1} are lost"
 
 
-def _ends(index: bytes) -> list[int]:
-    """Where the messages of a file end, according to its index; nothing if it is not a complete index."""
+def _ends(index: bytes) -> Ends:
+    """Where the messages of a file end, according to its index; nothing if it is not a complete index. A file may have
+    millions of messages, so this stays an array."""
     entries = np.frombuffer(index[: len(index) - len(index) % _INDEX_ENTRY.itemsize], _INDEX_ENTRY)
-    ends = entries["end"].astype(np.int64)
-    offsets = entries["offset"].astype(np.int64)
-    rising = bool((np.diff(ends) > 0).all())
-    counting = bool((offsets[offsets > 0] == np.flatnonzero(offsets > 0)).all())
-    return [int(end) for end in ends] if rising and counting else []
+    ends: Ends = entries["end"].copy()
+    offsets = entries["offset"]
+    rising = bool((ends[1:] > ends[:-1]).all())
+    counting = bool(((offsets == np.arange(len(offsets), dtype=np.uint32)) | (offsets == 0)).all())
+    return ends if rising and counting else ends[:0]

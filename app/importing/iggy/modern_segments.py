@@ -6,9 +6,9 @@ copied as they are. Only those that are encrypted are built anew.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+
+import numpy as np
 
 from whippet.app.importing.iggy.batching import Batch, Message, batched
 from whippet.app.importing.iggy.cipher import Cipher, NotDecrypted
@@ -21,8 +21,8 @@ from whippet.storage.layout import OFFSETS_MAX
 from whippet.storage.scan import Window, scan
 from whippet.storage.segment import Damage
 
-_INDEX_ENTRY = struct.Struct("<QQQ")
-"""offset, time, position of the first batch of a write"""
+_INDEX_ENTRY = np.dtype([("offset", "<u8"), ("time", "<u8"), ("position", "<u8")])
+"""About the first batch of a write."""
 
 
 class ModernSegment:
@@ -111,10 +111,11 @@ def decrypts(path: str, size: int, cipher: Cipher, files: Files) -> bool | None:
 
 def _given_out(index: bytes, start_offset: int) -> int:
     """The offset after the newest one that an index names. It has an entry for some batches only."""
-    whole = len(index) - len(index) % _INDEX_ENTRY.size
+    whole = len(index) - len(index) % _INDEX_ENTRY.itemsize
     if not whole:
         return start_offset
-    offsets = [offset for offset, _, _ in _INDEX_ENTRY.iter_unpack(index[:whole])]
-    rising = all(first < second for first, second in pairwise(offsets))
-    plausible = rising and start_offset <= offsets[0] and offsets[-1] - start_offset < 2**32
-    return offsets[-1] + 1 if plausible else start_offset
+    offsets = np.frombuffer(index[:whole], _INDEX_ENTRY)["offset"]
+    first, last = int(offsets[0]), int(offsets[-1])
+    rising = bool((offsets[1:] > offsets[:-1]).all())
+    plausible = rising and start_offset <= first and last - start_offset < 2**32
+    return last + 1 if plausible else start_offset
