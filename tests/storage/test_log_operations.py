@@ -20,7 +20,9 @@ from tests.storage.support.operations import (
     traced_disk,
     write,
 )
+from tests.storage.support.packed import pack_everything
 from tests.storage.support.segments import START_TIME, append, messages_in, open_log, read_log
+from tests.storage.support.ways import WAYS
 from whippet.storage import batch as batches
 from whippet.storage.files import BUFFERS_PER_WRITE
 from whippet.storage.log import Log, LogState
@@ -47,8 +49,12 @@ def test_batches_of_the_same_or_rising_times_are_written_with_one_call(disk: Sim
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_batch_that_is_older_than_the_one_before_it_begins_a_segment(disk: SimulatedDisk, together: bool) -> None:
-    opened = open_log(FOLDER, files=disk)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_that_is_older_than_the_one_before_it_begins_a_segment(
+    disk: SimulatedDisk, together: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_everything(monkeypatch)
+    opened = open_log(FOLDER, files=disk, way=way)
     times = (10, 12, 11, 11, 5, 20)
     if together:
         assert write(opened.log, *times) is None
@@ -387,6 +393,55 @@ def test_the_loop_leaves_a_batch_that_is_older_than_the_last_one_to_the_shard(
     opened = open_log(FOLDER, files=disk)
     assert write(opened.log, 10) is None
     assert opened.log.write_on_loop([entry(1, time)], BATCH_BYTES) is is_written
+    opened.close()
+
+
+def test_the_loop_leaves_packed_batches_to_the_shard(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack_everything(monkeypatch)
+    opened = open_log(FOLDER, files=disk, way="zstd")
+    assert write(opened.log, 0, 0) is None
+    assert opened.log.segments[0].log_bytes < 2 * BATCH_BYTES
+    assert read_on_loop(opened.log, 0) is None
+    assert read(opened.log, 0, 2) == [0, 1]
+    assert not opened.log.write_on_loop([entry(2)], BATCH_BYTES)
+    opened.close()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a failure"), ValueError("a defect")])
+def test_after_a_failure_on_the_loop_nothing_is_written_until_the_shard_has_reported_it(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 0) is None
+
+    def fail(*_: object) -> int:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", fail)
+        assert not opened.log.write_on_loop([entry(1)], BATCH_BYTES)
+    assert not opened.log.write_on_loop([entry(1)], BATCH_BYTES)
+    if isinstance(error, OSError):
+        assert write(opened.log, 0) is error
+    else:
+        with pytest.raises(ValueError, match="a defect"):
+            write(opened.log, 0)
+    assert opened.log.next_offset == 1
+    assert write(opened.log, 0) is None
+    assert len(read_log(opened.log)) == 2
+    opened.close()
+
+
+def test_the_loop_writes_nothing_while_records_are_in_doubt(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk)
+    assert write(opened.log, 0) is None
+    disk.refuse = refusing("sync", "producers")
+    record = Record(Producer(b"p", 1, 1), 1, 1, START_TIME, 0)
+    assert opened.log.write([entry(1)], [record], sync=True) is not None
+    disk.refuse = lambda act, path: None
+    assert not opened.log.write_on_loop([entry(1)], BATCH_BYTES)
+    assert write(opened.log, 0) is None
+    assert opened.log.write_on_loop([entry(2)], BATCH_BYTES)
     opened.close()
 
 
