@@ -486,10 +486,35 @@ async def test_what_is_kept_in_memory_while_a_partition_is_reopened_counts_once(
         assert progress(partition) == (2, 1, 1)
         assert partition.unflushed_bytes == store.unflushed_bytes == len(texts("b"))
         assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
-        await store.save()
-        assert progress(partition) == (2, 2, 2)
+        # It is written without waiting for the saver.
+        await settled()
+        await partition.closed_segments()
+        assert progress(partition) == (2, 2, 1)
         assert partition.unflushed_bytes == store.unflushed_bytes == 0
         assert store.tail_bytes == len(texts("b")) + OBJECT_BYTES
+
+
+async def test_an_offset_stored_before_a_partition_failed_is_written_when_it_is_reopened(tmp_path: Path) -> None:
+    disk = Unsynced()
+    async with opened(tmp_path, files=disk, **BUFFERED) as store:
+        (partition,) = await with_topic(store)
+        (shard,) = store.shards
+        await partition.append(texts("a"))
+        going = threading.Event()
+        first = shard.call(lambda: going.wait(HANGS_S))
+        flush = asyncio.create_task(partition.flush(sync=True))
+        await settled()
+        await partition.store_offset(CONSUMER, 1, 0)
+        disk.failure = OSError(5, "Input/output error")
+        going.set()
+        with pytest.raises(PartitionFailed):
+            await flush
+        assert await first
+        disk.failure = None
+        await store.reopen(partition)
+        await settled()
+        await partition.closed_segments()
+        assert (tmp_path / "streams/0/topics/0/partitions/0/offsets/consumers/1").exists()
 
 
 async def test_a_flush_waits_while_a_failed_partition_is_reopened(tmp_path: Path) -> None:
