@@ -183,7 +183,7 @@ def write_some(files: Files, handle: int, buffers: Sequence[Buffer], position: i
             taken = files.write(handle, now, position + written)
         except OSError as error:
             return written, error
-        if not taken:
+        if not taken and any(map(len, now)):
             return written, OSError(errno.EIO, os.strerror(errno.EIO))
         written += taken
         buffers = buffers[len(now) :] if taken == sum(map(len, now)) else after(buffers, taken)

@@ -49,6 +49,12 @@ def test_any_number_of_buffers_is_written(tmp_path: Path, count: int) -> None:
     assert disk.read_all(files, str(tmp_path / "file")) == b"head" + b"".join(buffers)
 
 
+def test_a_file_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"the old content")
+    disk.replace(Files(), str(tmp_path / "file"), b"")
+    assert (tmp_path / "file").read_bytes() == b""
+
+
 class Hesitant(Files):
     """Reads and writes a few bytes at a time, and none once a limit is reached."""
 

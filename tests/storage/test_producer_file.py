@@ -302,6 +302,17 @@ def test_records_whose_sync_failed_are_removed_and_the_others_are_written_again(
     assert opening().load(always) == ([record(0)], [])
 
 
+def test_after_the_first_sync_of_a_file_failed_records_are_written_to_it_again(opening: Opening, disk: Counted) -> None:
+    file = opening()
+    disk.refused = "sync"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.write([record(0)], 0, sync=True)
+    disk.refused = ""
+    file.write([record(1)], 0, sync=True)
+    assert not file.in_doubt
+    assert opening().load(always) == ([record(1)], [])
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_file_whose_sync_failed_is_written_again_by_the_next_sync(
     opening: Opening, disk: Counted, sync: bool
