@@ -91,7 +91,11 @@ def _operations(_: str, level: Durability, chosen: TopicOptions) -> tuple[str, .
 
 def places(level: Durability, chunk: int, *, step: int = 1, chosen: TopicOptions = SERVERS) -> range:
     """The numbers of the operations in a chunk, different ones for each level."""
-    return range((chunk + level) % CHUNKS + 1, len(operations(level, chosen)) + 1, step * CHUNKS)
+    first, every = (chunk + level) % CHUNKS + 1, step * CHUNKS
+    if scenarios.packed_in[0] != "plain":
+        # Any two ways to pack together have all of them.
+        first, every = first + every * (PACKED.index(scenarios.packed_in[0]) % 2), 2 * every
+    return range(first, len(operations(level, chosen)) + 1, every)
 
 
 def live(
