@@ -20,7 +20,8 @@ from tests.storage.support.operations import (
     traced_disk,
     write,
 )
-from tests.storage.support.segments import START_TIME, Opened, open_log, read_log
+from tests.storage.support.packed import pack_everything
+from tests.storage.support.segments import START_TIME, Opened, append, open_log, read_log
 from whippet.storage.files import read_all
 from whippet.storage.log import LogState
 from whippet.storage.producer_file import RECORD
@@ -204,6 +205,49 @@ def test_a_purge_leaves_an_empty_log_as_a_new_one(disk: SimulatedDisk) -> None:
     assert again.log.load_records() == []
     assert again.damage == []
     again.close()
+
+
+def saved_by(opened: Opened) -> list[int]:
+    return [segment.saved_bytes for segment in opened.log.segments]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_packing_has_saved_is_counted_for_the_batches_that_are_left(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    pack_everything(monkeypatch)
+    opened = open_log(FOLDER, files=disk, segment_bytes=600, way="zstd")
+    log = opened.log
+    for number in range(4):
+        append(log, [1000 * (number + 1)] * 2)
+        last = log.segments[-2] if not log.segments[-1].log_bytes else log.segments[-1]
+        assert last.saved_bytes > 1000 * (number + 1)
+    assert log.saved_bytes == sum(saved_by(opened)) > 10_000
+    assert log.trim(log.segments[1].start_offset) == 1
+    assert log.saved_bytes == sum(saved_by(opened))
+    opened.close()
+    opened = open_log(FOLDER, files=disk, segment_bytes=1 << 20, way="zstd")
+    append(opened.log, [5000] * 2)
+    assert opened.log.saved_bytes == sum(saved_by(opened))
+    if is_full:
+        disk.refuse = lambda act, path: errno.ENOSPC if act == "write" and "intent" in path else None
+        with pytest.raises(OSError, match="No space left"):
+            opened.log.purge()
+        disk.refuse = lambda act, path: None
+    else:
+        opened.log.purge()
+    assert (opened.log.saved_bytes, saved_by(opened)) == (0, [0])
+    opened.close()
+
+
+def test_offsets_that_were_left_out_are_not_counted_any_more_when_they_are_deleted(disk: SimulatedDisk) -> None:
+    for name in (log_name(0), f"{0:020}.left_out", log_name(5)):
+        disk.close(disk.open_for_writing(f"{FOLDER}/{name}"))
+    opened = open_log(FOLDER, files=disk)
+    assert opened.log.left_out == 5
+    assert opened.log.trim(5) == 1
+    assert opened.log.left_out == 0
+    opened.close()
 
 
 def test_a_purge_on_a_full_disk_deletes_messages_to_make_room_for_its_intent(disk: SimulatedDisk) -> None:

@@ -218,6 +218,15 @@ def test_a_rewrite_after_a_failed_sync_leaves_an_empty_segment_alone(disk: Simul
     opened.close()
 
 
+def test_a_rewrite_after_a_failed_sync_leaves_an_empty_file_of_numbered_sends_empty(disk: SimulatedDisk) -> None:
+    disk.close(disk.open_for_writing(f"{FOLDER}/producers"))
+    opened = filled(disk, 1)
+    assert opened.log.load_records() == []
+    opened.log.rewrite_unsynced(0)
+    assert disk.exists(f"{FOLDER}/producers")
+    opened.close()
+
+
 def test_a_closed_segment_stays_open_only_until_it_is_synced(disk: SimulatedDisk) -> None:
     opened = open_log(FOLDER, files=disk, segment_bytes=2 * BATCH_BYTES)
     assert write(opened.log, 0, 0, 0) is None
