@@ -111,6 +111,32 @@ def test_a_batch_that_is_cut_is_an_extent_of_its_own(disk: SimulatedDisk) -> Non
     opened.close()
 
 
+def test_a_packed_batch_between_plain_ones_is_an_extent_of_its_own(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk, way="zstd")
+    for size in (10, 9000, 10):
+        append(opened.log, [size])
+    index = opened.log.segments[0].index
+    assert index is not None
+    assert [index.is_packed(i) for i in range(3)] == [False, True, False]
+    found = opened.log.locate(0, 9, ROOM, 3).extents
+    assert [(extent.position, extent.length, extent.unpacked) for extent in found] == [
+        (index.position(0), index.length(0), None),
+        (index.position(1), index.stored_length(1), index.length(1)),
+        (index.position(2), index.length(2), None),
+    ]
+    opened.close()
+
+
+def test_a_batch_that_is_cut_is_located_only_if_all_of_it_is_left(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk)
+    for _ in range(2):
+        append(opened.log, [10] * 3)
+    truncate(disk, LOG_0, opened.log.size_bytes - 1)
+    found = opened.log.locate(4, 1, ROOM, 6)
+    assert (found.messages, found.next_offset, [damage.offset for damage in opened.damage]) == (0, 6, [3])
+    opened.abandon()
+
+
 def test_batches_that_were_written_here_are_located_without_reading_them(disk: SimulatedDisk) -> None:
     opened = open_log(FOLDER, files=disk, segment_bytes=3 * BATCH_BYTES)
     assert write(opened.log, 0, 0) is None
