@@ -111,6 +111,18 @@ def test_a_batch_that_is_cut_is_an_extent_of_its_own(disk: SimulatedDisk) -> Non
     opened.close()
 
 
+def test_nothing_empty_is_sent_between_a_batch_that_is_cut_and_one_after_a_gap(disk: SimulatedDisk) -> None:
+    opened = open_log(FOLDER, files=disk)
+    for _ in range(3):
+        append(opened.log, [10] * 3)
+    size = opened.log.size_bytes // 3
+    opened.abandon()
+    overwrite(disk, LOG_0, b"?", size + 300)
+    opened = open_log(FOLDER, files=disk)
+    assert [len(buffer) for buffer in opened.log.read(1, 9, ROOM, 9).buffers] == [256, 2 * 58, size]
+    opened.close()
+
+
 def test_a_packed_batch_between_plain_ones_is_an_extent_of_its_own(disk: SimulatedDisk) -> None:
     opened = open_log(FOLDER, files=disk, way="zstd")
     for size in (10, 9000, 10):
