@@ -93,8 +93,8 @@ def places(level: Durability, chunk: int, *, step: int = 1, chosen: TopicOptions
     """The numbers of the operations in a chunk, different ones for each level."""
     first, every = (chunk + level) % CHUNKS + 1, step * CHUNKS
     if scenarios.packed_in[0] != "plain":
-        # Any two ways to pack together have all of them.
-        first, every = first + every * (PACKED.index(scenarios.packed_in[0]) % 2), 2 * every
+        # The ways to pack take turns: together they have all of them.
+        first, every = first + every * PACKED.index(scenarios.packed_in[0]), len(PACKED) * every
     return range(first, len(operations(level, chosen)) + 1, every)
 
 
