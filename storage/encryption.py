@@ -8,10 +8,10 @@ why no nonce is ever used twice with the same key.
 from __future__ import annotations
 
 import hmac
-import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from secrets import token_bytes
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -55,7 +55,7 @@ class Keyring:
     """The keys by which a store can read, and perhaps one with which it encrypts what it writes."""
 
     def __init__(
-        self, secrets: Sequence[bytes], active: bytes | None, random: Callable[[int], bytes] = os.urandom
+        self, secrets: Sequence[bytes], active: bytes | None, random: Callable[[int], bytes] = token_bytes
     ) -> None:
         known = [*secrets, *([] if active is None else [active])]
         self._secrets = {id_of(secret): secret for secret in known}

@@ -197,7 +197,7 @@ class Ahead:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(len(os.sched_getaffinity(0)), 1), thread_name_prefix="packing")
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="packing")
 
 
 # ----------------------------------------------------------------------------------------------------------- unpacking
