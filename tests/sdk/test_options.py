@@ -39,6 +39,9 @@ DEDUPLICATION = {
 ONLY_DESCRIBED_IF_SET = {
     "partition_resize_policy": ["String", "mutable"],
     "replication_factor": ["UnsignedInt32", 1],
+    "archive_retention": ["UnsignedInt64", UNLIMITED],
+    "local_retention_size": ["UnsignedInt64", UNLIMITED],
+    "local_retention_time": ["UnsignedInt64", UNLIMITED],
 }
 """Topics report these options only where a client has set them: older programs count the options of a topic."""
 DEFAULTS = {

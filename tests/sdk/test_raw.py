@@ -101,7 +101,7 @@ def test_the_cluster_is_this_server_alone_at_the_address_that_clients_use(
 def test_options_are_described_and_an_unknown_scope_is_refused(
     answers: dict[str, Any], refusal: Callable[[str], str | None]
 ) -> None:
-    assert struct.unpack_from("<I", answers["options"])[0] == 15
+    assert struct.unpack_from("<I", answers["options"])[0] == 18
     assert refusal("options of nothing") == "InvalidCommand"
 
 

@@ -301,6 +301,7 @@ async def test_a_grant_of_a_few_credits_reads_and_encodes_no_more_messages(
 CACHES = {
     "app/config/keys.py": "the tables of settings",
     "transports/http3_exchange.py": "the date of responses, the newest alone",
+    "transports/http/serving/exchange.py": "the headers of 256 responses, encoded; clients choose none of them",
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -29,8 +28,6 @@ from whippet.transports.http.operation import Call
 
 JSON = "application/json"
 VARY = (b"vary", b"accept")
-ACCEPT_BYTES_MAX = 200
-"""What clients want is remembered up to this length."""
 
 
 def choose_format(accept: bytes | None) -> str:
@@ -40,10 +37,6 @@ def choose_format(accept: bytes | None) -> str:
     exact = _FORMS_BY_NAME.get(accept)
     if exact is not None:
         return exact
-    return _preferred_of_short(accept) if len(accept) <= ACCEPT_BYTES_MAX else _preferred(accept)
-
-
-def _preferred(accept: bytes) -> str:
     weights = quality_values(accept)
     best, best_weight = None, 0.0
     for form in FORMS:
@@ -56,9 +49,6 @@ def _preferred(accept: bytes) -> str:
         sentence = f"Messages are available as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
         raise Refused(HTTPStatus.NOT_ACCEPTABLE, sentence, "accept")
     return best
-
-
-_preferred_of_short = lru_cache(maxsize=64)(_preferred)
 
 
 def check_count(form: str, count: int) -> None:
@@ -126,5 +116,6 @@ FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
     OCTETS: _octets,
 }
 """Formats in order of preference."""
-_FORMS_BY_NAME = {form.encode(): form for form in FORMS}
+_FORMS_BY_NAME = {form.encode(): form for form in FORMS} | {b"*/*": JSON}
+"""What clients accept most often needs no weighing."""
 _TYPES = {TEXT: "text/plain; charset=utf-8"}
