@@ -36,6 +36,7 @@ SEGMENT_BYTES = 15_000
 
 def options(folder: str, level: Durability, way: str = "plain") -> StoreOptions:
     return StoreOptions(
+        respects_consumers="all",
         **WAYS[way],
         path=folder,
         durability=level,

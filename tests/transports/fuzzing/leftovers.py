@@ -37,8 +37,8 @@ threading.Thread(target=tell, daemon=True).start()
 """
 """Runs in the server's process before it starts to serve. `heap` is the memory in use of the C library (with glibc),
 `blocks` the number of Python's blocks. Resident memory is more: freed memory is kept for reuse."""
-SLACK = {"tasks": 3, "files": 8, "blocks": 10_000, "heap": 4 << 20}
-"""What a round of housekeeping and bounded caches may add."""
+SLACK = {"tasks": 3, "files": 8, "blocks": 35_000, "heap": 4 << 20}
+"""What a round of housekeeping and bounded caches may add: 512 heads of requests are 25,000 blocks."""
 LEFT_SECONDS = 15
 """How long clients that have left may still be considered connected."""
 CACHED = {

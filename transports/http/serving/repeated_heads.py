@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-HEADS_MAX = 1024
+HEADS_MAX = 512
 HEAD_BYTES_MAX = 2048
 """Longer heads are not remembered."""
 BODY_BYTES_MAX = 64 << 10
