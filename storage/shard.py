@@ -39,7 +39,7 @@ OUTCOMES_TOGETHER = 4
 """How many brief calls are reported together: waking the loop costs a third as much as reading a megabyte."""
 
 
-STEP_BYTES = 1 << 20
+STEP_BYTES = 2 << 20
 """How much of one partition a round writes, unless a sync is to follow. Producers that are faster than the disk would
 otherwise wait until everything is written that may be unflushed, which is 64 MiB."""
 
