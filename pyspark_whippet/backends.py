@@ -1,4 +1,4 @@
-"""The backends behind the option `from`: the gateway, files, or files first and then the gateway."""
+"""The backends behind the option `from`: the gateway, files, files first and then the gateway, or an archive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark_whippet import columns
+from pyspark_whippet.archive import ArchiveBackend
+from pyspark_whippet.archive_reader import PieceSplit, read_piece
 from pyspark_whippet.batches import Messages
 from pyspark_whippet.errors import OptionError
 from pyspark_whippet.folder import FolderBackend
@@ -19,6 +21,8 @@ from pyspark_whippet.topics import GatewayBackend
 
 
 def backend_for(settings: Settings) -> Backend:
+    if settings.backend == "archive":
+        return ArchiveBackend(settings)
     if settings.backend == "files":
         return FolderBackend(settings)
     return CombinedBackend(settings) if settings.backend == "all" else GatewayBackend(settings.access)
@@ -88,6 +92,8 @@ def read(settings: Settings, schema: Any, split: Any) -> Iterator[Any]:
 
 
 def _pages(settings: Settings, split: Split) -> Iterator[Messages]:
+    if isinstance(split, PieceSplit):
+        return read_piece(settings, split)
     if isinstance(split, FileSplit):
         return read_segment(settings, split)
     return read_pages(session_of(settings.access), settings, split)

@@ -18,7 +18,7 @@ FRAME_BYTES = 48
 HEADER = struct.Struct("<QQQQQQI")
 """partition, base offset, base timestamp, origin timestamp, length, checksum, count"""
 _LENGTHS = struct.Struct("<II")
-_LENGTH_AND_COUNT = struct.Struct("<QQI")
+_LENGTH_AND_COUNT = struct.Struct("<QQIQ")
 CHECKSUM = struct.Struct("<Q")
 _FEW = 12
 HEAD = np.dtype(
@@ -31,10 +31,11 @@ HEAD = np.dtype(
 )
 BATCH = np.dtype(
     {
-        "names": ["partition", "offset", "timestamp", "origin", "length", "checksum", "count"],
-        "formats": ["<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4"],
+        "names": ["partition", "offset", "timestamp", "origin", "length", "checksum", "count", "packed"],
+        "formats": ["<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4", "<u8"],
     }
 )
+"""`packed` is zero, except in a packed batch (packed_batches.py)."""
 _RAW_HEAD, _RAW_BATCH = np.dtype((np.void, HEAD.itemsize)), np.dtype((np.void, BATCH.itemsize))
 ALIKE_BATCHES_MAX = 4096
 
@@ -127,11 +128,11 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
 
 
 def complete_bytes(view: memoryview) -> int:
-    """Returns how many bytes at the start are complete batches, going by the lengths in their headers."""
+    """Returns how many bytes at the start are complete plain batches, going by the lengths in their headers."""
     position = 0
     while len(view) - position > HEADER_BYTES:
-        length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
-        if not HEADER_BYTES < length <= len(view) - position:
+        length, _, count, packed = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
+        if packed or not HEADER_BYTES < length <= len(view) - position:
             break
         position += length * _count_alike(view, position, length, count)
     return position
@@ -182,7 +183,7 @@ def _scan_run(view: memoryview, position: int, found: BatchScan) -> int:
 def _size_of(view: memoryview, position: int) -> tuple[int, int]:
     if len(view) - position < HEADER_BYTES:
         raise BadBatch(position, "the data ends in the middle of a batch")
-    length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
+    length, _, count, _ = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
     if not HEADER_BYTES <= length <= len(view) - position:
         raise BadBatch(position, "the data ends in the middle of a batch")
     if not count or HEADER_BYTES + count * FRAME_BYTES > length:
@@ -197,7 +198,7 @@ def _count_alike(view: memoryview, position: int, length: int, count: int) -> in
     if room < 2 or _LENGTH_AND_COUNT.unpack_from(view, position + length + 32)[::2] != (length, count):
         return 1
     heads = np.ndarray((room,), dtype=BATCH, buffer=view, offset=position, strides=(length,))
-    differs = (heads["length"] != length) | (heads["count"] != count)
+    differs = (heads["length"] != length) | (heads["count"] != count) | (heads["packed"] != 0)
     return int(differs.argmax()) or room
 
 

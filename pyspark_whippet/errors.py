@@ -3,6 +3,7 @@
     PipelineError
     ├── OptionError      the options, or the columns, are invalid
     ├── GatewayError     the gateway cannot be reached, or has refused a request
+    ├── ArchiveError     the archive cannot be reached, or a document of it is missing or damaged
     ├── DataLossError    messages that should exist are gone
     └── RowError         a row that cannot become a message
 
@@ -29,6 +30,10 @@ class GatewayError(PipelineError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ArchiveError(PipelineError):
+    pass
 
 
 class DataLossError(PipelineError):

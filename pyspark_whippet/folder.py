@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark_whippet import offsets
+from pyspark_whippet import planning
 from pyspark_whippet.errors import OptionError
 from pyspark_whippet.gateway_reader import Split, report_loss
 from pyspark_whippet.offsets import Range
+from pyspark_whippet.packed_batches import context_of
 from pyspark_whippet.partition_bounds import PartitionBounds
 from pyspark_whippet.segment_reader import FileSplit
 from pyspark_whippet.segments import Segment, last_start, offset_at, segments_in, sync, written_end
 from pyspark_whippet.settings import Settings
 
 STREAMS, TOPICS, PARTITIONS = "streams", "topics", "partitions"
-STREAM_FILE, TOPIC_FILE, LOCK_FILE = "stream.json", "topic.json", "LOCK"
-SPLIT_BYTES = 128 * 1024 * 1024
-"""The size of a segment that one task reads, similar to Spark's own for other files."""
+STREAM_FILE, TOPIC_FILE, FORMAT_FILE, LOCK_FILE = "stream.json", "topic.json", "FORMAT", "LOCK"
 
 
 class FolderBackend:
@@ -142,45 +140,27 @@ class FolderBackend:
 
         With `has_fallback`, tasks fetch from the gateway what they do not find in their file.
         """
-        known: dict[tuple[str, int], list[Segment]] = {}
-        cut: list[Range] = []
-        for each in ranges:
-            found = known[each.topic, each.partition] = self.segments(each.topic, each.partition)
-            cut += _cut_at_segments(each, found)
+        known = {(each.topic, each.partition): self.segments(each.topic, each.partition) for each in ranges}
+        contexts = {topic: self._context(topic) for topic, _ in known}
         splits: list[FileSplit | Split] = []
         synced: set[Segment] = set()
-        for piece in offsets.divide(cut, settings.min_partitions, settings.max_records_per_partition):
-            segment = _segment_with(known[piece.topic, piece.partition], piece.start)
+        for piece, segment in planning.divide(ranges, known, settings):
             if segment is None:
                 splits.append(Split(*piece))
                 continue
             if segment not in synced:
                 synced.add(segment)
                 sync(segment)
-            splits.append(FileSplit(*piece, segment, has_fallback))
+            splits.append(FileSplit(*piece, segment, has_fallback, contexts[piece.topic]))
         return splits
 
-
-def _cut_at_segments(each: Range, found: list[Segment]) -> Iterator[Range]:
-    """Cuts a range where segments start and end, and splits those that are large."""
-    at = each.start
-    for segment in found:
-        start, end = max(at, segment.start), min(each.end, segment.end)
-        if start >= end:
-            continue
-        if at < start:
-            yield each._replace(start=at, end=start)
-        size = segment.size * (end - start) // (segment.end - segment.start)
-        parts = max(1, round(size / SPLIT_BYTES))
-        yield from offsets.cut(each._replace(start=start, end=end), parts)
-        at = end
-    if at < each.end:
-        yield each._replace(start=at)
-
-
-def _segment_with(found: list[Segment], offset: int) -> Segment | None:
-    place = bisect_right(found, offset, key=lambda segment: segment.start) - 1
-    return found[place] if place >= 0 and offset < found[place].end else None
+    def _context(self, topic: str) -> bytes | None:
+        """What the encrypted batches of a topic are bound to; None without the whole data folder."""
+        found, store = self._lookup(topic), _document(f"{self._path}/{FORMAT_FILE}")
+        if found is None or store is None or self._topic is not None:
+            return None
+        stream, _, topic_id = found[1].removeprefix(f"{self._path}/{STREAMS}/").split("/")
+        return context_of(store["id"], int(stream), int(topic_id))
 
 
 # ------------------------------------------------------------------------------------------------- folders, documents

@@ -3,6 +3,7 @@ instead."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark_whippet.settings import EARLIEST, LATEST, Offsets
+from pyspark_whippet.settings import EARLIEST, LATEST, Location, Offsets, Secret
+
+KEY_BYTES = 32
 
 
 def integer(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
@@ -173,6 +176,52 @@ def folder(text: str) -> str:
     if not parts.path.startswith("/"):
         raise ValueError("an absolute path is needed: tasks run in other working directories")
     return (unquote(parts.path) if parts.scheme else text.strip()).rstrip("/") or "/"
+
+
+def archive(text: str) -> Location:
+    parts = urlsplit(text.strip())
+    if parts.scheme == "s3":
+        if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+            raise ValueError("s3://bucket/prefix is needed")
+        return Location(None, parts.netloc, unquote(parts.path).strip("/"))
+    if parts.scheme != "file":
+        raise ValueError("s3://bucket/prefix is needed, or file:///folder")
+    return Location(folder(text))
+
+
+def endpoint(text: str) -> str:
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise ValueError("the URL of the service is needed, such as https://host:port, without credentials")
+    return text.strip()
+
+
+def keys(text: str) -> tuple[Secret, ...]:
+    """Accepts several keys, separated by commas, or the lines of a key file, in which # begins a comment."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = tuple(Secret(each) for line in lines for each in line.replace(",", " ").split())
+    if not found or not all(_is_key(each.text) for each in found):
+        raise ValueError("keys of 32 bytes in base64 are needed")
+    return found
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == KEY_BYTES
+    except ValueError:
+        return False
+
+
+def keys_in_file(path: str) -> tuple[Secret, ...]:
+    try:
+        with open(path, encoding="ascii") as file:
+            return keys(file.read())
+    except OSError as error:
+        raise ValueError(f"the driver cannot read it: {error.strerror}") from None
+
+
+def secret(text: str) -> Secret:
+    return Secret(not_empty(text.strip()))
 
 
 def create_topic(text: str) -> int:

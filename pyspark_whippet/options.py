@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pyspark_whippet import option_parsers as parsers
@@ -50,8 +50,16 @@ ACCESS: Mapping[str, Option] = {
     "http.caFile": Option("ca_file", parsers.not_empty),
 }
 SOURCE: Mapping[str, Option] = {
-    "from": Option("backend", parsers.one_of("gateway", "files", "all")),
+    "from": Option("backend", parsers.one_of("gateway", "files", "all", "archive")),
     "path": Option("path", parsers.folder),
+    "archive": Option("archive", parsers.archive),
+    "s3.region": Option("s3_region", parsers.not_empty),
+    "s3.endpoint": Option("s3_endpoint", parsers.endpoint),
+    "s3.accessKeyId": Option("s3_access_key_id", parsers.secret),
+    "s3.secretAccessKey": Option("s3_secret_access_key", parsers.secret),
+    "s3.sessionToken": Option("s3_session_token", parsers.secret),
+    "encryption.secretKey": Option("keys", parsers.keys),
+    "encryption.keyFile": Option("keys", parsers.keys_in_file),
     "subscribe": Option("subscribe", parsers.subscribe),
     "subscribePattern": Option("subscribe_pattern", parsers.pattern),
     "assign": Option("assign", parsers.assign),
@@ -92,6 +100,13 @@ BOTH: Mapping[str, Option] = {
 TABLE: Mapping[str, Option] = {**ACCESS, **BOTH, **SOURCE, **SINK}
 _SHOWN = {name.lower(): name for name in TABLE}
 ENVIRONMENT = {"token": "WHIPPET_TOKEN", "username": "WHIPPET_USERNAME", "password": "WHIPPET_PASSWORD"}
+SECRET_KEY, KEY_FILE, KEY_VARIABLE = "encryption.secretKey", "encryption.keyFile", "WHIPPET_ENCRYPTION_KEY"
+NOT_SHOWN = {*ENVIRONMENT, "url", SECRET_KEY}
+"""Options whose values are in no error."""
+S3_OPTIONS = ("s3.region", "s3.endpoint", "s3.accessKeyId", "s3.secretAccessKey", "s3.sessionToken")
+HTTP_OPTIONS = ("http.timeoutMs", "http.retries", "http.verify", "http.caFile")
+OF_GATEWAY = ("url", "token", "username", "password", "consumerName", "pageSize")
+OF_STREAMS = ("maxOffsetsPerTrigger", "pollIntervalMs")
 DEFAULT_URL = "http://127.0.0.1:3000"
 
 
@@ -111,6 +126,8 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
     ending = _point("ending", fields)
     checkpoint = {key.lower(): text for key, text in given.items()}.get("checkpointlocation")
     access = _access(found, environ)
+    if keys := _keys(found, environ):
+        fields["keys"] = keys
     _check_ids(fields)
     if fields.get("value_format") == "avro" and "value_schema" in fields:
         fields["value_schema"] = _avro_schema(fields["value_schema"])
@@ -124,7 +141,7 @@ def _check_sparks_options(given: Mapping[str, str]) -> None:
             "CREATE TABLE is not supported: it would write the options, secrets included, into the catalog; "
             "use CREATE TEMPORARY VIEW ... USING whippet OPTIONS (...)"
         )
-    if "path" in given and given.get("from", "gateway").strip().lower() == "gateway":
+    if "path" in given and given.get("from", "gateway").strip().lower() in ("gateway", "archive"):
         raise OptionError(
             "option 'path', which load(...) and save(...) set as well, is for from=files and from=all; leave it out: "
             "name a topic with .option('subscribe', 'stream/topic'), or with 'topic' to write to it"
@@ -135,7 +152,7 @@ def _parse(name: str, text: str) -> Any:
     try:
         return TABLE[name].parse(text)
     except ValueError as error:
-        shown = "" if name in ENVIRONMENT or name == "url" else f" {text!r}:"
+        shown = "" if name in NOT_SHOWN else f" {text!r}:"
         raise OptionError(f"option '{name}':{shown} {error}") from None
 
 
@@ -165,6 +182,16 @@ def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
         missing = "password" if "username" in fields else "username"
         raise OptionError(f"option '{missing}' is required: set both 'username' and 'password', or use 'token'")
     return Access(**fields)
+
+
+def _keys(found: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Secret, ...]:
+    given: list[tuple[Secret, ...]] = [found[name] for name in (SECRET_KEY, KEY_FILE) if name in found]
+    if not given and environ.get(KEY_VARIABLE) and found.get("from", "gateway") != "gateway":
+        try:
+            given.append(parsers.keys(environ[KEY_VARIABLE]))
+        except ValueError as error:
+            raise OptionError(f"the variable {KEY_VARIABLE}: {error}") from None
+    return tuple(key for keys in given for key in keys)
 
 
 def _point(which: str, fields: dict[str, Any]) -> Point | None:
@@ -211,14 +238,33 @@ def check_source(settings: Settings) -> None:
         raise OptionError("option 'subscribe' is required: .option('subscribe', 'stream/topic')")
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(map(repr, ways))}: set only one of them")
-    if settings.backend != "gateway" and settings.path is None:
-        raise OptionError(f"option 'path' is required with from={settings.backend}: the folder with the files")
-    if settings.backend == "files" and settings.consumer_name is not None:
-        raise OptionError(
-            "option 'consumerName' stores offsets on the gateway, which from=files never uses; leave it out"
-        )
+    _check_backend(settings)
     if settings.value_schema is not None and settings.value_format not in ("json", "avro"):
         raise OptionError("option 'valueSchema' is for valueFormat=json and valueFormat=avro")
+
+
+def _check_backend(settings: Settings) -> None:
+    backend, archive = settings.backend, settings.archive
+    if backend == "archive":
+        if archive is None:
+            raise OptionError("option 'archive' is required with from=archive: s3://bucket/prefix, or file:///folder")
+        _refuse_options(settings, OF_GATEWAY, "the gateway, which from=archive never uses")
+        _refuse_options(settings, OF_STREAMS, "streams, and from=archive reads tables")
+        if archive.folder is not None:
+            _refuse_options(settings, (*S3_OPTIONS, *HTTP_OPTIONS), "archives in a bucket, and this is a folder")
+        for one, other in (("s3.accessKeyId", "s3.secretAccessKey"), ("s3.secretAccessKey", "s3.accessKeyId")):
+            if one in settings.names and other not in settings.names:
+                raise OptionError(f"option '{other}' is required with '{one}'")
+        if "s3.sessionToken" in settings.names and "s3.accessKeyId" not in settings.names:
+            raise OptionError("option 's3.accessKeyId' is required with 's3.sessionToken'")
+        return
+    _refuse_options(settings, ("archive", *S3_OPTIONS), f"from=archive, and this is from={backend}")
+    if backend == "gateway":
+        _refuse_options(settings, (SECRET_KEY, KEY_FILE), "from=archive and from=files: the gateway has its own keys")
+    elif settings.path is None:
+        raise OptionError(f"option 'path' is required with from={backend}: the folder with the files")
+    if backend == "files":
+        _refuse_options(settings, ("consumerName",), "the gateway, which from=files never uses")
 
 
 def check_sink(settings: Settings) -> None:
@@ -230,6 +276,6 @@ def check_sink(settings: Settings) -> None:
         raise OptionError("option 'createTopic' needs .option('topic', 'stream/topic'): the topic to create")
 
 
-def _refuse_options(settings: Settings, table: Mapping[str, Option], why: str) -> None:
-    for name in sorted(settings.names & table.keys()):
+def _refuse_options(settings: Settings, names: Iterable[str], why: str) -> None:
+    for name in sorted(settings.names.intersection(names)):
         raise OptionError(f"option '{name}' is for {why}; leave it out")

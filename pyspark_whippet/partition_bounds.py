@@ -1,4 +1,4 @@
-"""What every backend provides (the gateway, a folder with files, or both), and the bounds of the partitions to read.
+"""What every backend provides (gateway, folder with files, both, archive), and the bounds of the partitions to read.
 
 Topics are always named `stream/topic` here.
 """
@@ -78,7 +78,7 @@ def _topic_names(backend: Backend, settings: Settings) -> tuple[str, ...]:
     assert settings.subscribe_pattern is not None
     pattern = re.compile(settings.subscribe_pattern)
     found = tuple(sorted(name for name in backend.topic_names() if pattern.fullmatch(name)))
-    if settings.backend != "files":
+    if settings.backend in ("gateway", "all"):
         _refuse_numbers(found)
     return found
 

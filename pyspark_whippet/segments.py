@@ -10,24 +10,19 @@ import contextlib
 import errno
 import os
 import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from pyspark_whippet import log_index
 from pyspark_whippet.batches import FRAME_BYTES, HEADER, HEADER_BYTES, Array
-from pyspark_whippet.hashes import xxh3
+from pyspark_whippet.packed_batches import stored_length
 
 READ_ONLY_ERRORS = (errno.EROFS, errno.EINVAL)
 """Raised by file systems that this machine cannot write to."""
 _LOG = re.compile(r"(\d{20})\.log", re.ASCII)
-_INDEX = struct.Struct("<8sQQQQ")
-_MAGIC = b"WHPINDX1"
-_ENTRY = np.dtype(
-    [("offset", "<u8"), ("position", "<u8"), ("timestamp", "<u8"), ("length", "<u4"), ("count", "<u4")],
-)
 
 
 @dataclass(frozen=True)
@@ -119,18 +114,9 @@ def index_entries(segment: Segment) -> Array:
 def _index(segment: Segment) -> Array | None:
     try:
         with open(f"{segment.path.removesuffix('.log')}.index", "rb") as file:
-            content = file.read()
+            return log_index.decode(file.read(), segment.start, segment.size)
     except FileNotFoundError:
         return None
-    if len(content) < _INDEX.size or xxh3 is None:
-        return None
-    magic, start, size, count, checksum = _INDEX.unpack_from(content)
-    body = content[_INDEX.size :]
-    if (magic, start, size) != (_MAGIC, segment.start, segment.size) or len(body) != count * _ENTRY.itemsize:
-        return None
-    if xxh3(content[: _INDEX.size - 8] + body) != checksum:
-        return None
-    return np.frombuffer(body, dtype=_ENTRY)
 
 
 def _walk(segment: Segment) -> Array:
@@ -138,13 +124,15 @@ def _walk(segment: Segment) -> Array:
     found = []
     position = 0
     with contextlib.suppress(FileNotFoundError), open(segment.path, "rb") as file:
-        while len(head := os.pread(file.fileno(), HEADER.size, position)) == HEADER.size:
-            _, base, timestamp, _, length, _, count = HEADER.unpack(head)
-            if not HEADER_BYTES + count * FRAME_BYTES < length <= segment.size - position or base >= 2**63:
+        while len(head := os.pread(file.fileno(), HEADER_BYTES, position)) == HEADER_BYTES:
+            _, base, timestamp, _, length, _, count = HEADER.unpack_from(head)
+            stored = stored_length(memoryview(head))
+            is_whole = HEADER_BYTES < stored <= segment.size - position
+            if not is_whole or not HEADER_BYTES + count * FRAME_BYTES < length < 2**32 or base >= 2**63:
                 break
-            found.append((base, position, timestamp, length, count))
-            position += length
-    return np.array(found, dtype=_ENTRY)
+            found.append((base, position, timestamp, length, count, stored))
+            position += stored
+    return np.array(found, dtype=log_index.ENTRY)
 
 
 def _end_of(segment: Segment) -> int:
@@ -154,16 +142,7 @@ def _end_of(segment: Segment) -> int:
 
 def offset_at(found: Sequence[Segment], timestamp_us: int) -> int | None:
     """Returns the offset of the first batch appended at this time or later, or None if these segments have none."""
-    # Within a segment times never decrease: the offset is in the last segment that begins before that time, or it is
-    # the first of the next one. Segments are searched from the newest on, because those written while a clock was ahead
-    # may have later times.
-    older = (number for number in reversed(range(len(found))) if _first_timestamp(found[number]) < timestamp_us)
-    for segment in found[next(older, 0) :]:
-        batches = index_entries(segment)
-        place = int(np.searchsorted(batches["timestamp"], timestamp_us))
-        if place < len(batches):
-            return int(batches["offset"][place])
-    return None
+    return log_index.offset_at(found, timestamp_us, _first_timestamp, index_entries)
 
 
 def _first_timestamp(segment: Segment) -> int:

@@ -47,6 +47,18 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Location:
+    """Where an archive is: a folder, or a prefix of a bucket."""
+
+    folder: str | None
+    bucket: str = ""
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return self.folder or "/".join(filter(None, (f"s3://{self.bucket}", self.prefix)))
+
+
+@dataclass(frozen=True)
 class Point:
     """A position in all partitions: one time, a time per partition, or offsets; exactly one is not None."""
 
@@ -65,6 +77,14 @@ class Settings:
     """The options that were given, as documented."""
     backend: str = "gateway"
     path: str | None = None
+    archive: Location | None = None
+    s3_region: str | None = None
+    s3_endpoint: str | None = None
+    s3_access_key_id: Secret | None = None
+    s3_secret_access_key: Secret | None = None
+    s3_session_token: Secret | None = None
+    keys: tuple[Secret, ...] = ()
+    """The keys that may be needed to decrypt messages, in base64."""
     stream: str | None = None
     topic: str | None = None
     subscribe: tuple[str, ...] | None = None

@@ -49,6 +49,10 @@ class WhippetSource(DataSource):
         fault = None
         try:
             self._check_reading(schema)
+            if self._settings.backend == "archive":
+                raise OptionError(  # noqa: TRY301
+                    "from=archive is for tables: read streams from the gateway, which reads its archive, too"
+                )
             if self._settings.ending is not None:
                 raise OptionError("ending options are for tables: a stream has no end")  # noqa: TRY301
         except OptionError as error:

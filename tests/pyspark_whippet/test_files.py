@@ -123,6 +123,30 @@ def test_a_segment_without_an_index_can_be_read(lake: Lake, filled: str, tmp_pat
     assert rows[at - 1]["timestamp"] < rows[at]["timestamp"] == rows[2_000]["timestamp"]
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_compressed_segments_have_the_same_rows_with_and_without_their_index(
+    lake: Lake, tmp_path: Path, compression: str
+) -> None:
+    topic = lake.topic(**SEGMENTS, compression_algorithm=compression)
+    for number in range(12):
+        values = [f"{number} {row} {'x' * (row % 90)}" + os.urandom(300).hex() for row in range(900)]
+        lake.send(topic, values)
+        lake.send(topic, [f"{number} alone"])
+        lake.send(topic, [f"{number} alone, too"])
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(topic, copy)
+    end = FolderBackend(asked).segments(topic, 0)[-1].end
+    rows = everything(lake, topic)[:end]
+    assert len(rows) == end > 2_000
+    for _ in range(2):
+        for start in (0, 1_215):
+            splits = FolderBackend(asked).plan_splits([Range(topic, 0, start, end)], asked)
+            assert table(asked, splits) == rows[start:]
+        for index in copy.glob("streams/*/topics/*/partitions/0/*.index"):
+            index.unlink()
+
+
 def test_times_resolve_to_the_same_offsets_as_on_the_gateway(lake: Lake, filled: str) -> None:
     files, gateway = FolderBackend(settings(filled, lake.folder)), GatewayBackend(decode(lake.options, {}).access)
     end = closed(filled, lake)[-1].end
@@ -322,7 +346,7 @@ def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     for said, sentence in (
         ({"from": "files", "path": "s3://bucket/x"}, "a folder is needed that driver and executors see"),
         ({"from": "files", "path": "data"}, "an absolute path is needed"),
-        ({"from": "tapes"}, "one of gateway, files, all is needed"),
+        ({"from": "tapes"}, "one of gateway, files, all, archive is needed"),
     ):
         with pytest.raises(OptionError, match=sentence):
             decode({"subscribe": "s/t", **said}, {})

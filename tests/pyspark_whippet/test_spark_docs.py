@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_whippet.options import KAFKA_OPTIONS, TABLE, UNSUPPORTED
+from tests.app.support.process import starting
 from tests.support.lake import PASSWORD, Lake
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
@@ -69,6 +72,20 @@ def test_links_within_the_page_have_targets() -> None:
     assert set(re.findall(r"\]\(#([^)]*)\)", PAGE)) <= titles
 
 
+def archive_of(lake: Lake, folder: Path) -> Path:
+    """Archives what the gateway has, by another one that has a copy of it."""
+    shutil.copytree(lake.folder, folder / "data")
+    with starting(folder / "data") as start:
+        gateway = start(
+            IGGY_DATA_MAINTENANCE_ARCHIVER_ENABLED="true",
+            IGGY_DATA_MAINTENANCE_ARCHIVER_DISK_PATH=str(folder / "archive"),
+        )
+        gateway.ping()
+        gateway.signal(signal.SIGTERM)
+        assert gateway.end() == 0
+    return folder / "archive"
+
+
 def test_the_programs_on_the_page_run_in_order(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +101,9 @@ def test_the_programs_on_the_page_run_in_order(
     assert len(programs) > 7
     names: dict[str, Any] = {}
     for program in programs:
+        if "s3://" in program:
+            here["s3://messages/production/gateway-1"] = f"file://{archive_of(lake, tmp_path)}"
+            here['.option("s3.region", "eu-west-1")'] = ""
         for shown, real in here.items():
             program = program.replace(shown, real)  # noqa: PLW2901
         exec(compile(program, "docs/spark.md", "exec"), names)

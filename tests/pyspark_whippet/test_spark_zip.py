@@ -14,9 +14,11 @@ from whippet.pipelines.spark_zip import make
 ALONE = """
 import sys
 
+REFUSED = {"cryptography", "httpx", "msgspec", "obstore", "uvloop", "whippet", "xxhash", "zstandard"}
+
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"msgspec", "httpx", "xxhash", "uvloop", "whippet"}:
+        if name.split(".")[0] in REFUSED:
             raise ModuleNotFoundError(name)
 
 sys.path[:] = [sys.argv[1]] + [each for each in sys.path if "whippet" not in each and each != sys.argv[2]]
