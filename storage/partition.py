@@ -40,7 +40,7 @@ from whippet.storage.segment import Segment
 from whippet.storage.shard import Shard
 from whippet.storage.shielding import shielded
 from whippet.storage.timestamps import Timestamps
-from whippet.storage.waiting import Exclusion, Readers
+from whippet.storage.waiting import Awaiting, Exclusion, Readers
 from whippet.storage.write_pipeline import Shared, WritePipeline
 
 _log = logging.getLogger(__name__)
@@ -232,20 +232,13 @@ class Partition:
         Callers that have just built the batch, checksums included, pass `checked`: hashing everything again would be a
         third of the work. Only `append_once` passes a `producer`.
         """
-        size = len(batch)
         shared = self._shared
         pipeline = self._pipeline
         if checked is None:
             checked = batches.check(batch, shared.limits)
-        elif size > shared.limits.batch_bytes:
+        elif len(batch) > shared.limits.batch_bytes:
             batches.refuse(batch, shared.limits)
-        if (
-            pipeline.failed is not None
-            or self._exclusive.is_held
-            or pipeline.line
-            or pipeline.unflushed_bytes >= shared.options.partition_unflushed_bytes_max
-            or shared.unflushed.full
-        ):
+        if self._has_to_wait():
             await pipeline.admission()
         level = self.durability
         if durability is not None and durability > level:
@@ -254,9 +247,39 @@ class Partition:
             producer = self._producers.in_order(producer)
             if (record := self._producers.find(producer, pipeline.written)) is not None:
                 return await self._again(record, level)
+        entry = self._place(batch, checked)
+        if producer is not None:
+            checksum = packing.checksum_to_show(batch, pipeline.log.seal)
+            self._producers.begin(Record(producer, entry.base_offset, checked.message_count, entry.timestamp, checksum))
+        reached = pipeline.add(entry, level)
+        if reached is not None:
+            await reached
+        return Appended(entry.base_offset, checked.message_count, entry.timestamp, level)
+
+    def append_at_once(self, batch: batches.Writable, checked: batches.Checked, waiting: Awaiting) -> bool | None:
+        """Does the same as `append`, without a coroutine, for a batch that the caller has just built. Returns True if
+        it has the durability of the partition; False if `waiting` will be told when it does, or why it will not; None
+        if nothing was done, and `append` has to do it."""
+        if len(batch) > self._shared.limits.batch_bytes or self._has_to_wait():
+            return None
+        return self._pipeline.add(self._place(batch, checked), self.durability, waiting) is None
+
+    def _has_to_wait(self) -> bool:
+        shared, pipeline = self._shared, self._pipeline
+        return bool(
+            pipeline.failed is not None
+            or self._exclusive.is_held
+            or pipeline.line
+            or pipeline.unflushed_bytes >= shared.options.partition_unflushed_bytes_max
+            or shared.unflushed.full
+        )
+
+    def _place(self, batch: batches.Writable, checked: batches.Checked) -> Entry:
+        """Stamps the next place of the log into a batch."""
+        shared = self._shared
         if shared.check_room is not None:
-            shared.check_room(self.place, size)
-        base = pipeline.appended
+            shared.check_room(self.place, len(batch))
+        base = self._pipeline.appended
         timestamp = shared.clock()
         times = self._timestamps
         if timestamp < times.newest:
@@ -264,14 +287,7 @@ class Partition:
         else:
             times.newest = timestamp
         batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
-        count = checked.message_count
-        if producer is not None:
-            checksum = packing.checksum_to_show(batch, pipeline.log.seal)
-            self._producers.begin(Record(producer, base, count, timestamp, checksum))
-        reached = pipeline.add(Entry(batch, base, base + count, timestamp, checked.frames), level)
-        if reached is not None:
-            await reached
-        return Appended(base, count, timestamp, level)
+        return Entry(batch, base, base + checked.message_count, timestamp, checked.frames)
 
     @shielded
     async def append_once(

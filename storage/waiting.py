@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
+from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability
 
 Future = asyncio.Future[None]
@@ -20,18 +22,30 @@ def wake(waiting: Iterable[Future]) -> None:
             future.set_result(None)
 
 
+class Awaiting(Protocol):
+    """What is told that an offset was reached, or why it will not be: a future, or an object that reacts at once. Such
+    an object may neither raise nor append anything: the partition is in the middle of its work."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: None, /) -> None: ...
+    def set_exception(self, exception: StorageError, /) -> None: ...
+
+
 class Waiting:
     """Waits for offsets to be reached. They are added in rising order, so only the first needs to be checked."""
 
     __slots__ = ("_futures",)
 
     def __init__(self) -> None:
-        self._futures: deque[tuple[int, Future]] = deque()
+        self._futures: deque[tuple[int, Awaiting]] = deque()
 
     def until(self, offset: int) -> Future:
         future: Future = asyncio.get_running_loop().create_future()
-        self._futures.append((offset, future))
+        self.add(offset, future)
         return future
+
+    def add(self, offset: int, waiting: Awaiting) -> None:
+        self._futures.append((offset, waiting))
 
     def reached(self, offset: int) -> None:
         futures = self._futures
@@ -40,7 +54,7 @@ class Waiting:
             if not future.done():
                 future.set_result(None)
 
-    def refuse(self, offset: int, failure: Exception) -> None:
+    def refuse(self, offset: int, failure: StorageError) -> None:
         """Wakes those that wait for offsets up to this one; the others get the failure."""
         self.reached(offset)
         while self._futures:

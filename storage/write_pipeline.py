@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import msgspec
 
@@ -42,7 +42,7 @@ from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
 from whippet.storage.shard import Shard, WriteItem, Written
 from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
-from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
+from whippet.storage.waiting import Awaiting, Exclusion, Readers, Waiting, wake
 
 _log = logging.getLogger(__name__)
 
@@ -194,9 +194,13 @@ class WritePipeline:
 
     # ------------------------------------------------------------------------------------------ adding and handing over
 
-    def add(self, entry: Entry, level: Durability) -> asyncio.Future[None] | None:
-        """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
-        already."""
+    @overload
+    def add(self, entry: Entry, level: Durability) -> asyncio.Future[None] | None: ...
+    @overload
+    def add(self, entry: Entry, level: Durability, awaiting: Awaiting) -> Awaiting | None: ...
+    def add(self, entry: Entry, level: Durability, awaiting: Awaiting | None = None) -> Awaiting | None:
+        """Takes a stamped batch. Returns None if it has reached the level; otherwise a future that is done when it has,
+        or `awaiting` instead of one."""
         size = len(entry.batch)
         if level is Durability.WRITTEN and self._write_alone(entry, size):
             return None
@@ -225,9 +229,11 @@ class WritePipeline:
         if level is Durability.SYNCED:
             self._sync_due = True
             waiting = self._waiting_synced
-        reached = waiting.until(end)
+        if awaiting is None:
+            awaiting = self._shared.loop.create_future()
+        waiting.add(end, awaiting)
         self.schedule_hand_over()
-        return reached
+        return awaiting
 
     def _write_alone(self, entry: Entry, size: int) -> bool:
         """Writes a batch at once if it is the first of this turn of the loop. Those that follow are written together,

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import groups
+from whippet.app.commands import direct_sends, groups
+from whippet.app.commands.direct_sends import OnDone
 from whippet.app.commands.registry import Destination, admit, execute
 from whippet.app.commands.requests import PollMessages, Request, SendMessages
 from whippet.app.commands.responses import Polled
@@ -30,6 +31,7 @@ UNAUTHENTICATED_FRAME_BYTES = 64 << 10
 """A larger request is skipped and refused before a login: no login needs more."""
 SMALL_BYTES = 16 << 10
 """A send up to this size is decoded without checking the sender first."""
+SENT: list[Readable] = [frames.EMPTY_SUCCESS]
 CLOSING_CODES = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
 """The connection ends after these errors: the client has to connect again."""
 
@@ -50,6 +52,7 @@ class ClassicConversation:
         self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
         self._limits = Limits.of(gateway.store.options)
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
+        self._single_bytes_max = min(SMALL_BYTES, self._frame_bytes_max)
         gateway.sessions.add(session)
 
     def refusal(self, data: memoryview, length: int) -> Code | None:
@@ -66,6 +69,39 @@ class ClassicConversation:
 
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return [frames.failure(code)]
+
+    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
+        """See transports/conversation.py."""
+        size = len(frame)
+        if not frames.HEADER_BYTES <= size <= self._single_bytes_max:
+            return None
+        length, code = frames.HEADER.unpack_from(frame)
+        if code != frames.SEND_MESSAGES or length != size - frames.LENGTH_BYTES:
+            return None
+        payload = frame[frames.HEADER_BYTES :]
+        try:
+            stream, topic, to, count, position = destination.read(payload)
+            made = None
+            if count == 1:
+                made = sends.single(payload, position, self.dialect, random_bytes, self._limits, None)
+            if made is None:
+                return None
+            is_done = direct_sends.begin(self._gateway, self.session, stream, topic, to, *made, on_done)
+        except CommandError:
+            return None
+        except Exception:  # noqa: BLE001 -- an unexpected error is logged once, and closes no connection
+            _log.exception("%s: a send failed with an unexpected error", self.session.address)
+            return [frames.failure(Code.ERROR)]
+        if is_done is None:
+            return None
+        return SENT if is_done else []
+
+    def end_send(self, refused: CommandError | None) -> list[Readable]:
+        if refused is None:
+            return SENT
+        self.is_over = refused.code in CLOSING_CODES
+        _log.debug("%s: command %d refused: %s", self.session.address, frames.SEND_MESSAGES, refused)
+        return [frames.failure(on_the_wire(refused.code))]
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         code = frames.code_of(frame)

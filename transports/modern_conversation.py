@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from whippet.app.commands import groups
+from whippet.app.commands.direct_sends import OnDone
 from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import PollMessages, SendMessages
 from whippet.app.errors import Code, CommandError, on_the_wire
@@ -102,6 +103,12 @@ class ModernConversation:
 
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return frames.reply(frames.request_of(data), 0, status=code)
+
+    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
+        return None
+
+    def end_send(self, refused: CommandError | None) -> list[Readable]:
+        raise NotImplementedError
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         header = frames.request_of(frame)

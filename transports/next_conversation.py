@@ -19,6 +19,7 @@ import msgspec
 import xxhash
 
 from whippet.app.commands import deferred_polls, requests
+from whippet.app.commands.direct_sends import OnDone
 from whippet.app.commands.registry import execute
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
@@ -123,6 +124,12 @@ class NextConversation:
     @property
     def _acting(self) -> Session:
         return self.session if self._bound is None else self._bound.session
+
+    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
+        return None
+
+    def end_send(self, refused: CommandError | None) -> list[Readable]:
+        raise NotImplementedError
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         header = frames.request_of(frame)

@@ -48,7 +48,7 @@ async def send_messages(
     if request.producer is not None:
         return await _send_numbered(gateway, request, target, _with_owner(request.producer, session))
     topic = target.topic
-    partition_id = _choose_partition(topic, request.partitioning)
+    partition_id = choose_partition(topic, request.partitioning)
     partition = find_partition(target, partition_id)
     batches, wanted = request.batches, request.durability
     bounds = gateway.deduplication.bounds(topic.document.options)
@@ -167,16 +167,16 @@ def _partition_of_numbered(topic: Topic, partitioning: requests.Partitioning, pr
             return partition.place.partition
     if partitioning.kind is PartitioningKind.BALANCED:
         partitioning = requests.Partitioning(PartitioningKind.MESSAGES_KEY, key=producer.id)
-        home = _choose_partition(topic, partitioning)
+        home = choose_partition(topic, partitioning)
         for partition in served:
             if partition.place.partition != home and partition.has_passed(producer):
                 # It was the producer's partition before partitions were added, and remembers older sends.
                 return partition.place.partition
         return home
-    return _choose_partition(topic, partitioning)
+    return choose_partition(topic, partitioning)
 
 
-def _choose_partition(topic: Topic, partitioning: requests.Partitioning) -> int:
+def choose_partition(topic: Topic, partitioning: requests.Partitioning) -> int:
     count = len(topic.partitions)
     if partitioning.kind is PartitioningKind.PARTITION_ID:
         return partitioning.partition_id

@@ -8,6 +8,7 @@ import pytest
 
 from tests.storage.support.partitions import MEMORY, SYNCED, WRITTEN
 from tests.storage.support.world import settled
+from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability
 from whippet.storage.waiting import Exclusion, Readers, Waiting
 
@@ -36,7 +37,7 @@ async def test_a_failure_is_the_result_of_those_that_wait_for_later_offsets() ->
     futures = [waiting.until(offset) for offset in (1, 2, 3, 4)]
     futures[1].cancel()
     futures[3].cancel()
-    waiting.refuse(2, OSError("it failed"))
+    waiting.refuse(2, StorageError("it failed"))
     assert futures[0].exception() is None
     assert str(futures[2].exception()) == "it failed"
     later = waiting.until(3)

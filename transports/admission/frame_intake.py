@@ -161,6 +161,12 @@ class FrameIntake:
         return self.arriving is not None or bool(self.part) or bool(self._skip)
 
     @property
+    def is_empty(self) -> bool:
+        """There is nothing of any request, and the next one may be executed."""
+        busy = self.queue or self.part or self._skip or self.is_closed
+        return not busy and self.arriving is None and self._unparsed is None
+
+    @property
     def is_waiting(self) -> bool:
         """It is not the client's fault that nothing arrives."""
         return self.claim.is_waiting

@@ -182,16 +182,19 @@ def alone(
     headers: Readable = b"",
     *,
     random_bytes: RandomBytes | None,
-    place: Place = UNPLACED,
+    place: Place | None = UNPLACED,
 ) -> Made:
-    """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent."""
+    """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent. Without
+    a place, the header of the batch has no checksum; `stamp` adds both."""
     if identity == NO_ID and random_bytes:
         identity = _uuid(random_bytes(16))
     frame_bytes = FRAME_BYTES + headers_length + payload_length
-    head = (*place, origin, HEADER_BYTES + frame_bytes, 0, 1, 0, identity, 0, 0, headers_length, payload_length, 0)
+    lengths = headers_length, payload_length
+    head = (*(place or UNPLACED), origin, HEADER_BYTES + frame_bytes, 0, 1, 0, identity, 0, 0, *lengths, 0)
     batch = bytearray(b"".join((_SINGLE.pack(*head), body, headers)))
     batch[HEADER_BYTES : HEADER_BYTES + 8] = found = CHECKSUM.pack(checksum_of(batch[HEADER_BYTES + 8 :]))
-    stamp(batch, *place, found)
+    if place is not None:
+        stamp(batch, *place, found)
     return Made(batch, Checked(1, frame_bytes, found))
 
 

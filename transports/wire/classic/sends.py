@@ -20,7 +20,7 @@ from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Limits, Readable
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import batching, unbatching, userheaders
-from whippet.transports.wire.classic.batching import Made, Plain, RandomBytes
+from whippet.transports.wire.classic.batching import UNPLACED, Made, Place, Plain, RandomBytes
 from whippet.transports.wire.classic.dialect import LONG, SHORT, Dialect
 from whippet.transports.wire.classic.message import (
     FEW,
@@ -49,27 +49,32 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
         raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
     if not 0 < count <= limits.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
-    if count == 1 and (single := _single(payload, position, dialect, random_bytes, limits)) is not None:
-        return SendMessages(stream, topic, to, (single.batch,), (single.checked,))
+    if count == 1 and (made := single(payload, position, dialect, random_bytes, limits)) is not None:
+        return SendMessages(stream, topic, to, (made.batch,), (made.checked,))
     index, area = payload[position:messages_at], payload[messages_at:]
     found_size = _header_size(index, area, count)
     header_size = found_size or LONG
     if found_size and count > FEW:
-        made = _many(index, area, count, header_size, random_bytes, limits)
+        several = _many(index, area, count, header_size, random_bytes, limits)
     else:
-        made = batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
-    if made is None:
+        several = batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
+    if several is None:
         _refuse(index, area, count, header_size, limits)
     dialect.on_send(header_size)
-    batches, checked = zip(*made, strict=True)
+    batches, checked = zip(*several, strict=True)
     return SendMessages(stream, topic, to, batches, checked)
 
 
-def _single(
-    payload: memoryview, index_at: int, dialect: Dialect, random_bytes: RandomBytes, limits: Limits
+def single(
+    payload: memoryview,
+    index_at: int,
+    dialect: Dialect,
+    random_bytes: RandomBytes,
+    limits: Limits,
+    place: Place | None = UNPLACED,
 ) -> Made | None:
     """The batch of a single message, without the steps that many messages need. None if anything about it is unusual
-    or wrong."""
+    or wrong. For `place` see `batching.alone`."""
     start = index_at + INDEX_BYTES
     size = len(payload) - start
     if size < SHORT:
@@ -88,7 +93,7 @@ def _single(
         return None
     dialect.on_send(header_size)
     body = payload[start + header_size :]
-    return batching.alone(identity, origin, headers_bytes, payload_bytes, body, random_bytes=random_bytes)
+    return batching.alone(identity, origin, headers_bytes, payload_bytes, body, random_bytes=random_bytes, place=place)
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from tests.app.access.support.world import Person, World, world
 from tests.storage.support.world import split, texts
@@ -106,9 +107,9 @@ def payloads(polled: responses.Polled) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def reading(path: object, partitions: int = 3) -> AsyncIterator[Reading]:
-    """Reuses what exists in the folder."""
-    async with world(path) as made:
+async def reading(path: object, partitions: int = 3, **options: Any) -> AsyncIterator[Reading]:
+    """Reuses what exists in the folder. `options` are the store's."""
+    async with world(path, **options) as made:
         root = Reader(await made.root())
         if made.gateway.streams.find("s") is None:
             await root.execute(requests.CreateStream("s"))
