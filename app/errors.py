@@ -415,6 +415,7 @@ TABLE: dict[Code, Row] = {
         "",
         "The topic has reached the maximum number of consumer groups (system.limits.consumer_groups_per_topic).",
     ),
+    C.DISK_FULL: E("disk_full", "", "The disk of the server has no room for more (system.disk.reserve).", status=507),
 }
 
 
@@ -451,12 +452,13 @@ def _again(code: Code, detail: str | None, retry_after_s: int | None, about: tup
 _ON_THE_WIRE = {
     Code.TOO_MANY_LOGINS: Code.INVALID_CREDENTIALS,
     Code.TOO_MANY_CONSUMER_GROUPS: Code.INVALID_CONFIGURATION,
+    Code.DISK_FULL: Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
 }
 
 
 def on_the_wire(code: Code) -> Code:
     """Returns the number for a client of the binary protocols. All SDKs report the number of a wrong password, and none
-    of them responds to it by reconnecting in a loop."""
+    of them responds to it by reconnecting in a loop. A disk without room is reported like one that refuses a write."""
     return _ON_THE_WIRE.get(code, code)
 
 
@@ -477,6 +479,7 @@ _OF_FAULT = {
 _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
     (storage_errors.TopicFull, Code.TOPIC_FULL),
     (storage_errors.ArchiveBehind, Code.TOPIC_FULL),
+    (storage_errors.DiskFull, Code.DISK_FULL),
     (storage_errors.InvalidOffset, Code.INVALID_OFFSET),
     (storage_errors.TooManyOffsets, Code.TOO_MANY_CONSUMER_OFFSETS),
     (storage_errors.InvalidProducer, Code.INVALID_PRODUCER),

@@ -72,12 +72,38 @@ class StreamRates(msgspec.Struct, frozen=True):
     topics: list[TopicRates]
 
 
+class DiskState(msgspec.Struct, frozen=True):
+    free_bytes: int
+    total_bytes: int
+    reserve_bytes: int
+    """What messages may not use."""
+    is_full: bool
+    """Whether messages are refused."""
+
+
+class ArchiveState(msgspec.Struct, frozen=True):
+    problem: str | None
+    """What is wrong; null if the last round archived everything."""
+    is_refused: bool
+    """Whether another server has the archive."""
+    failures: int
+    """Failures since the start."""
+    completed_at: int | None
+    """When the last round began that archived everything, in us since 1970; null if none did since the start."""
+    waiting_messages: int
+    """Messages that are not in the archive yet."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     at: int
     """In us since 1970."""
     seconds: float
     """The time over which the rates are measured."""
     streams: list[StreamRates]
+    disk: DiskState | None = None
+    """The disk of the data folder; null if its space is not checked."""
+    archive: ArchiveState | None = None
+    """Null if there is no archive."""
 
 
 class Measurement:
@@ -161,7 +187,8 @@ class Rates:
 
     async def _sample(self, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float) -> Sample:
         streams = [await self._stream(stream, before, now, seconds) for stream in self._gateway.streams]
-        return Sample(self._gateway.clock(), round(seconds, 6), streams)
+        gateway = self._gateway
+        return Sample(gateway.clock(), round(seconds, 6), streams, _disk(gateway), await _archive(gateway))
 
     async def _stream(
         self, stream: Stream, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float
@@ -204,6 +231,29 @@ class Rates:
             groups,
             _held_back(topic),
         )
+
+
+def _disk(gateway: Gateway) -> DiskState | None:
+    disk = gateway.store.disk
+    space = disk.space
+    return None if space is None else DiskState(space.free, space.total, disk.reserve, disk.is_full)
+
+
+async def _archive(gateway: Gateway) -> ArchiveState | None:
+    archiver = gateway.archiver
+    if archiver is None:
+        return None
+    waiting = 0
+    for number, partition in enumerate(list(gateway.store.partitions.values()), 1):
+        waiting += archiver.waiting_in(partition)
+        await _yield_now_and_then(number)
+    return ArchiveState(
+        problem=archiver.summary(),
+        is_refused=archiver.refused,
+        failures=archiver.failures,
+        completed_at=archiver.completed_at,
+        waiting_messages=waiting,
+    )
 
 
 def _held_back(topic: Topic) -> list[str]:

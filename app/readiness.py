@@ -31,13 +31,15 @@ class Readiness:
         self.certificates = CertificateExpiry()
         self.archive_problem: Callable[[], str | None] = lambda: None
         """Set by the gateway when the data is archived."""
+        self.disk_problem: Callable[[], str | None] = lambda: None
+        """Set by app/server.py once the store is open."""
         self._started_at = time.monotonic()
         self._start_seconds: float | None = None
 
     def problems(self) -> list[str]:
         """What does not prevent serving. Anybody may read it, so it contains no names of buckets or folders."""
-        archive = self.archive_problem()
-        return self.certificates.problems() + ([] if archive is None else [archive])
+        found = self.disk_problem(), self.archive_problem()
+        return self.certificates.problems() + [problem for problem in found if problem is not None]
 
     @property
     def is_ready(self) -> bool:

@@ -117,6 +117,7 @@ async def _serve(
         if restores:
             await asyncio.to_thread(archiving.restore_if_empty, options)
         store = await _open_store(options, readiness, measurements, partial(_start_log_files, log_files, loaded.config))
+        readiness.disk_problem = store.disk.summary
         try:
             async with archiving.running(store, options.archive, TimedFiles(measurements)) as archiver:
                 # A signal during recovery takes effect after it: recovery should finish what it has begun.

@@ -4,6 +4,7 @@
     |-- InvalidBatch          the caller's bytes are not a batch; names the rule and the message
     |-- TopicFull             a topic that deletes nothing has no room for a batch
     |-- ArchiveBehind         too much waits for the archive, and there is a limit for that
+    |-- DiskFull              the disk has less free space than is kept in reserve; nothing was written
     |-- InvalidOffset         a consumer offset that the partition does not have
     |-- TooManyOffsets        a new consumer's offset, when as many as are allowed have stored one
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
@@ -83,6 +84,10 @@ class TopicFull(StorageError):
 
 class ArchiveBehind(StorageError):
     """More bytes are only on this machine than the operator allows."""
+
+
+class DiskFull(StorageError):
+    """What is left of the disk is kept for everything but messages."""
 
 
 class InvalidOffset(StorageError):

@@ -42,6 +42,13 @@ class Item(NamedTuple):
     size: int
 
 
+class Space(NamedTuple):
+    """How many bytes of a file system this process may still use, and how many it has."""
+
+    free: int
+    total: int
+
+
 class Files:
     """The real disk. Errors are the OSErrors of the operating system, unchanged."""
 
@@ -116,6 +123,15 @@ class Files:
                 raise OSError(number, os.strerror(number), path)
         finally:
             os.close(handle)
+
+    def space(self, path: str) -> Space:
+        """The space of the file system of a folder."""
+        found = os.statvfs(path)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def share_a_disk(self, path: str, other: str) -> bool:
+        """Whether two folders are in one file system."""
+        return os.stat(path).st_dev == os.stat(other).st_dev
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

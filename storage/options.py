@@ -135,6 +135,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many producers with numbered sends are remembered in one partition."""
     producer_answers_max: int = 16
     """How many results are remembered for each of them."""
+    disk_reserve: int | None = 0
+    """How much of the disk is not used for messages; None: chosen by its size; 0: the disk's space is not checked."""
     write_retry_s: float = 1.0
     """The pause after a failed write (a full disk) before acknowledged messages are written again."""
     archive: ArchiveOptions | None = None

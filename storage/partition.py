@@ -214,9 +214,10 @@ class Partition:
         return batches.check(batch, self._shared.limits)
 
     def check_room(self, size: int) -> None:
-        """Raises TopicFull if the topic may not grow by this many bytes."""
-        if self._shared.check_room is not None:
-            self._shared.check_room(self.place, size)
+        """Raises an error if there is no room for this many bytes."""
+        check_room = self._shared.room.check
+        if check_room is not None:
+            check_room(self.place, size)
 
     async def append(
         self,
@@ -277,8 +278,9 @@ class Partition:
     def _place(self, batch: batches.Writable, checked: batches.Checked) -> Entry:
         """Stamps the next place of the log into a batch."""
         shared = self._shared
-        if shared.check_room is not None:
-            shared.check_room(self.place, len(batch))
+        check_room = shared.room.check
+        if check_room is not None:
+            check_room(self.place, len(batch))
         base = self._pipeline.appended
         timestamp = shared.clock()
         times = self._timestamps

@@ -7,6 +7,7 @@ message or a later one in its partition: the consumer barrier.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -93,6 +94,22 @@ def oldest(closed: Closed, count: int) -> int:
         if not is_read(segment, closed.barrier):
             break
         before = segment.next_offset
+    return before
+
+
+def oldest_of_all(partitions: Sequence[Closed], size: int) -> list[int]:
+    """Returns for each partition the offset before which to delete, so that at least `size` bytes are deleted: the
+    oldest segments of all partitions."""
+    before = [0] * len(partitions)
+    heads = [(closed.segments[0].last_timestamp or 0, i, 0) for i, closed in enumerate(partitions) if closed.segments]
+    heapq.heapify(heads)
+    while heads and size > 0:
+        _, i, number = heapq.heappop(heads)
+        segments = partitions[i].segments
+        before[i] = segments[number].next_offset
+        size -= segments[number].log_bytes
+        if number + 1 < len(segments):
+            heapq.heappush(heads, (segments[number + 1].last_timestamp or 0, i, number + 1))
     return before
 
 

@@ -21,9 +21,10 @@ from whippet.storage.batch import Limits
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
 from whippet.storage.data_folder import DataFolder
+from whippet.storage.disk_space import DiskSpace
 from whippet.storage.documents import FIRST_INCARNATION, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
 from whippet.storage.encryption import Seal
-from whippet.storage.errors import ArchiveBehind, CatalogueError, PartitionFailed, StorageError, TopicFull
+from whippet.storage.errors import CatalogueError, PartitionFailed, StorageError, TopicFull
 from whippet.storage.files import Files
 from whippet.storage.layout import TOKENS_FOLDER, USERS_FOLDER, Layout, PartitionId
 from whippet.storage.log import Log
@@ -32,6 +33,7 @@ from whippet.storage.packing import Compression
 from whippet.storage.partition import Partition
 from whippet.storage.partition_opener import Opened, PartitionOpener, Unavailable
 from whippet.storage.producers import Bounds, Record
+from whippet.storage.room import Room
 from whippet.storage.segment import Damage
 from whippet.storage.shard import Shard, shard_of
 from whippet.storage.shielding import shielded
@@ -92,8 +94,7 @@ class Store:
         bounds = Bounds(options.producers_max, options.producer_answers_max)
         self.archived_before: Callable[[PartitionId], int] | None = None
         """Set if retention may delete only what is archived: returns the offset before which that is so."""
-        self.archive_behind: ArchiveBehind | None = None
-        """Set while messages are refused because too much waits for the archive."""
+        self.room = Room(None if options.delete_oldest_segments else self._check_topic)
         self.opener = PartitionOpener(
             files,
             self.layout,
@@ -109,6 +110,7 @@ class Store:
         self._folder = DataFolder(
             files, self.layout, clock, recreate=options.recreate_missing_state, keyring=options.keyring
         )
+        self.disk = DiskSpace(options.path, options.disk_reserve, files, self.room, lambda: self.unflushed_bytes)
         self._saver: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._shared = Shared(
@@ -120,7 +122,7 @@ class Store:
             clock=clock,
             loop=loop,
             created_at=0,
-            check_room=self._check_room if self._limits_room else None,
+            room=self.room,
         )
 
     # ------------------------------------------------------------------------------------------------- opening, closing
@@ -152,7 +154,9 @@ class Store:
             if problem is not None:
                 store._note(problem)
             await store._open_partitions(loaded, progress or (lambda _: None))
+            await store.disk.start()
         except BaseException:
+            await store.disk.stop()
             await store._stop_shards()
             raise
         if options.saver_interval_s is not None:
@@ -272,6 +276,7 @@ class Store:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        await self.disk.stop()
         if self._saver is not None:
             self._saver.cancel()
         failures = await asyncio.gather(
@@ -288,13 +293,6 @@ class Store:
         if self._folder.is_locked:
             await self.shards[0].call(lambda: self._folder.leave(all_is_synced=all_is_synced))
         await self.shards[0].stop()
-
-    @property
-    def _limits_room(self) -> bool:
-        archive = self.options.archive
-        return not self.options.delete_oldest_segments or (
-            archive is not None and archive.local_limit_bytes is not None
-        )
 
     @property
     def identity(self) -> str:
@@ -366,6 +364,7 @@ class Store:
 
     @shielded
     async def create_stream(self, document: StreamDocument) -> None:
+        self.room.require_disk()
         await self.change(lambda: self.catalog.create_stream(document))
         self.streams[document.id] = Stream(document, {})
 
@@ -380,6 +379,7 @@ class Store:
 
     @shielded
     async def create_topic(self, stream_id: int, document: TopicDocument) -> None:
+        self.room.require_disk()
         await self.change(lambda: self.catalog.create_topic(stream_id, document))
         self.streams[stream_id].topics[document.id] = Topic(document, {}, [])
         self._serve_new(stream_id, document.id, range(document.partitions_count))
@@ -399,6 +399,7 @@ class Store:
     async def create_partitions(
         self, stream_id: int, topic_id: int, count: int, incarnation: int = FIRST_INCARNATION
     ) -> None:
+        self.room.require_disk()
         topic = self.streams[stream_id].topics[topic_id]
         await removal.finish_removing(self, stream_id, topic)
         first = topic.document.partitions_count
@@ -468,13 +469,11 @@ class Store:
 
     # -------------------------------------------------------------------------------------------------------- retention
 
-    def _check_room(self, place: PartitionId, more_bytes: int) -> None:
-        """Called in the same turn of the event loop as the append, so no other append can take the room in between."""
-        if self.archive_behind is not None:
-            raise self.archive_behind
+    def _check_topic(self, place: PartitionId, more_bytes: int) -> None:
+        """Refuses bytes that would exceed the size of a topic whose old segments are not deleted."""
         stream = self.streams[place.stream]
         document = stream.topics[place.topic].document
-        if self.options.delete_oldest_segments or document.max_topic_size in (0, UNLIMITED):
+        if document.max_topic_size in (0, UNLIMITED):
             return
         size = sum(partition.disk_bytes for partition in self.partitions_of(place.stream, place.topic))
         if size + more_bytes > document.max_topic_size:

@@ -40,6 +40,7 @@ from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.long_reads import LongRead
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
+from whippet.storage.room import Room
 from whippet.storage.shard import Shard, WriteItem, Written
 from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
 from whippet.storage.waiting import Awaiting, Exclusion, Readers, Waiting, wake
@@ -70,8 +71,7 @@ class Shared(msgspec.Struct, frozen=True):
     loop: asyncio.AbstractEventLoop
     created_at: int
     """When the data folder was created. A clock with an earlier time is wrong."""
-    check_room: Callable[[PartitionId, int], None] | None
-    """Refuses bytes for which a partition's topic has no room. None: topics always have room."""
+    room: Room
 
 
 class WritePipeline:

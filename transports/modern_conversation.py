@@ -68,6 +68,7 @@ NOT_DONE = frozenset(
         Code.TRANSIENT_NOT_COMMITTED,
         Code.TRANSIENT_NOT_ACCEPTED,
         Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
+        Code.DISK_FULL,
         Code.CANNOT_SYNC_FILE,
         Code.IO_ERROR,
     }

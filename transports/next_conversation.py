@@ -76,6 +76,7 @@ NOT_DONE = frozenset(
         Code.TRANSIENT_NOT_ACCEPTED,
         Code.PARTITION_RECREATED,
         Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
+        Code.DISK_FULL,
         Code.CANNOT_SYNC_FILE,
         Code.IO_ERROR,
     }

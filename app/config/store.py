@@ -58,6 +58,7 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         consumer_offsets_max=system.partition.consumer_offsets_max,
         producers_max=limits.producers,
         producer_answers_max=limits.producer_answers,
+        disk_reserve=system.disk.reserve,
         write_retry_s=system.state.retry_delay,
         archive=archive_options(config) if config.data_maintenance.archiver.enabled else None,
     )

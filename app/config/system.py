@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from whippet.app.config import formats
 from whippet.app.config.cores import CPU_ALLOCATION, Allocation
 from whippet.app.config.formats import Secret, choice, integer, size
-from whippet.app.config.listeners import Boolean, Bytes, Hidden, Microseconds, Name, Seconds
+from whippet.app.config.listeners import Boolean, Bytes, Hidden, Microseconds, Name, OptionalBytes, Seconds
 from whippet.app.config.section import Section
 from whippet.storage.options import GIB, MIB
 
@@ -102,6 +102,15 @@ class Compression(Section, frozen=True):
     compresses what is appended to existing topics with the default, whatever they name. Iggy's default is false."""
     default_algorithm: Annotated[Literal["none", "gzip", "zstd"], choice("none", "gzip", "zstd")] = "none"
     """Algorithm for topics that name none. Of the two, zstd is several times as fast."""
+
+
+class Disk(Section, frozen=True):
+    """The disk of the data folder."""
+
+    reserve: OptionalBytes = None
+    """Free space that messages may not use, so that on a full disk everything else still works: below it, local copies
+    of what is in the archive are deleted, and if that is not enough, messages are refused (error 4006, over HTTP 507
+    `disk_full`). Empty: 128 MiB, or a twentieth of a smaller disk; 0: messages may use all of it."""
 
 
 class Stream(Section, frozen=True):
@@ -319,6 +328,7 @@ class System(Section, frozen=True):
     logging: Logging = Logging()
     encryption: Encryption = Encryption()
     compression: Compression = Compression()
+    disk: Disk = Disk()
     stream: Stream = Stream()
     topic: Topic = Topic()
     partition: Partition = Partition()

@@ -73,7 +73,7 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _archive, _readers
+    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _disk, _archive, _readers
     return [series for part in parts for series in part(gateway)]
 
 
@@ -224,6 +224,23 @@ def _certificates(gateway: Gateway) -> Iterator[Series]:
     ]
     sentence = "Days until the certificate of a listener expires; negative if it has expired."
     yield Series("whippet_certificate_days_left", sentence, days, ("section",))
+
+
+def _disk(gateway: Gateway) -> Iterator[Series]:
+    """Nothing if the space is not checked."""
+    disk = gateway.store.disk
+    if disk.space is None:
+        return
+    sentence = "Bytes that are free on the disk of the data folder."
+    yield _gauge("whippet_disk_free_bytes", sentence, disk.space.free)
+    sentence = "Bytes of it that messages may not use."
+    yield _gauge("whippet_disk_reserve_bytes", sentence, disk.reserve)
+    sentence = "Whether messages are refused because less is free."
+    yield _gauge("whippet_disk_full", sentence, disk.is_full)
+    sentence = (
+        "Bytes of archived segments and of the archive's cache that were deleted here for the sake of the reserve."
+    )
+    yield _counter("whippet_disk_relief_bytes", sentence, disk.deleted_bytes)
 
 
 def _archive(gateway: Gateway) -> Iterator[Series]:

@@ -9,6 +9,7 @@ ends the archiver, but not the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterator
@@ -19,13 +20,20 @@ from whippet.storage.archive import catalogue_archive, ownership
 from whippet.storage.archive.catalogue_archive import CatalogueArchive
 from whippet.storage.archive.documents import ROUND, Round, encode
 from whippet.storage.archive.histories import Histories, PartitionHistory
+from whippet.storage.archive.local_copies import LocalCopies
 from whippet.storage.archive.objects import Objects, open_objects
 from whippet.storage.archive.ownership import Ownership
 from whippet.storage.archive.pacing import Pacer
 from whippet.storage.archive.partition_archive import Known, PartitionArchive
 from whippet.storage.archive.uploads import SegmentGone, Uploader
 from whippet.storage.archive.views import view_of
-from whippet.storage.errors import ArchiveBehind, ArchiveConflict, ArchiveError, PartitionClosed, StorageError
+from whippet.storage.errors import (
+    ArchiveConflict,
+    ArchiveError,
+    ArchiveUnavailable,
+    PartitionClosed,
+    StorageError,
+)
 from whippet.storage.files import Files
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
@@ -48,6 +56,7 @@ WATCH_S = 1.0
 """How often the bytes that wait for the archive are compared with their limit, if there is one."""
 START_S = 15.0
 """How long a start waits for the archive. If that is not enough, the server starts, and the archiver tries again."""
+DISK_IS_FULL = "the archive is on the disk of the data folder, which is full"
 
 Result = TypeVar("Result")
 Fingerprint = tuple[object, ...]
@@ -79,7 +88,10 @@ class Archiver:
         self._store = store
         self._files = files
         self._given = objects
-        self._pacer = Pacer(options.bytes_per_second)
+        self._pacer = Pacer(options.bytes_per_second, self._require_disk)
+        self._is_on_the_same_disk = False
+        self._was_in_doubt = False
+        """It did not respond when archived segments were to be deleted."""
         self._claimed: Claimed | None = None
         self._claiming: asyncio.Future[Claimed] | None = None
         self._partitions: dict[PartitionId, PartitionArchive] = {}
@@ -89,9 +101,17 @@ class Archiver:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
         self._task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        """Set to begin the next round at once."""
         self._histories = Histories(
-            self._connect, files, store.layout, options.cache_bytes, store.opener.seal_of_batches
+            self._connect,
+            files,
+            store.layout,
+            options.cache_bytes,
+            store.opener.seal_of_batches,
+            lambda: not store.disk.is_scarce,
         )
+        self._local = LocalCopies(store, self._histories, self.covered, self._is_ours, self._hurry.set)
         if options.protects_expired:
             store.archived_before = self.covered
 
@@ -111,8 +131,18 @@ class Archiver:
         except (ArchiveError, TimeoutError, OSError) as error:
             self._failed(str(error) or f"the archive has not answered for {START_S:.0f} seconds")
         self._task = asyncio.create_task(self._run(), name="archiver")
+        await self._store.disk.use(self._local)
         if self.options.local_limit_bytes is not None:
             self._watch = asyncio.create_task(self._watch_limit(self.options.local_limit_bytes), name="archive limit")
+
+    @property
+    def _lacks_disk(self) -> bool:
+        return self._is_on_the_same_disk and self._store.room.disk_full is not None
+
+    def _require_disk(self) -> None:
+        """Called on any thread before an upload: copies on the same disk must not use up what it has in reserve."""
+        if self._lacks_disk:
+            raise ArchiveUnavailable(DISK_IS_FULL)
 
     async def _claim(self) -> Claimed:
         def claim() -> Claimed:
@@ -120,6 +150,7 @@ class Archiver:
             store = self._store
             owned = ownership.claim(objects, self._files, store.layout, store.identity, store.clock)
             catalogue = CatalogueArchive(objects, self._files, store.layout, owned.owner)
+            self._is_on_the_same_disk = _are_on_one_disk(self._files, store.options.path, objects)
             return Claimed(objects, owned, Uploader(objects, self._files, self._pacer), catalogue)
 
         # A claim that takes too long for a start goes on, and two at a time would refuse each other.
@@ -154,6 +185,7 @@ class Archiver:
 
     async def stop(self, *, seconds: float) -> None:
         """Archives what is new, as far as there is time for it, and ends the threads."""
+        await self._store.disk.use(None)
         tasks = [task for task in (self._task, self._watch) if task is not None]
         for task in tasks:
             task.cancel()
@@ -178,13 +210,22 @@ class Archiver:
             pause = self.options.interval_s
             if failed:
                 pause = min(RETRY_S * 2 ** (failed - 1), pause)
-            await asyncio.sleep(pause)
+            await self._sleep(pause, may_hurry=not failed)
             try:
                 failed = 0 if await self.round() else failed + 1
             except Exception:  # noqa: BLE001 -- logged with its trace; without the archiver nothing would be archived
                 _log.exception("the archiver met a defect; it will run again")
                 self._failed("the archiver met a defect, which is in the log")
                 failed += 1
+
+    async def _sleep(self, seconds: float, *, may_hurry: bool) -> None:
+        if not may_hurry:
+            await asyncio.sleep(seconds)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._hurry.wait()
+        self._hurry.clear()
 
     async def _watch_limit(self, limit: int) -> None:
         while True:
@@ -193,13 +234,13 @@ class Archiver:
 
     def apply_limit(self, limit: int) -> None:
         """Refuses messages while more bytes wait for the archive than are allowed."""
-        waiting, was, now = self.waiting_bytes, self._store.archive_behind, None
+        waiting, was, now = self.waiting_bytes, self._store.room.archive_behind, None
         if waiting >= limit:
-            now = ArchiveBehind(
+            now = (
                 f"messages are refused because {waiting} bytes are not archived yet, and "
                 f"data_maintenance.archiver.local_limit is {limit} bytes; the log has the archiver's problem"
             )
-        self._store.archive_behind = now
+        self._store.room.archive_behind = now
         if was is None and now is not None:
             _log.error("archive: %s", now)
         elif was is not None and now is None:
@@ -230,6 +271,9 @@ class Archiver:
             return False
         if self.problem is not None:
             _log.info("archive: everything is archived again")
+        if self._was_in_doubt:
+            self._was_in_doubt = False
+            self._local.progress += 1
         self.problem = None
         self.completed_at = began
         return True
@@ -307,10 +351,21 @@ class Archiver:
         is_current = lambda: partition.emptied == emptied  # noqa: E731
         try:
             expired = 0 if retention is None else now - retention
-            known = self.known[place] = await self._on_thread(lambda: archive.advance(view, is_current, expired))
+            has_disk = not self._lacks_disk
+            if not has_disk:
+                # What it has already is what may be deleted to make space.
+                known = await self._on_thread(lambda: archive.look(view))
+            else:
+                known = await self._on_thread(lambda: archive.advance(view, is_current, expired))
         except BaseException:
             self.known.pop(place, None)
             raise
+        before = self.known.get(place)
+        self.known[place] = known
+        if known.covered > (0 if before is None else before.covered):
+            self._local.progress += 1
+        if not has_disk:
+            raise ArchiveUnavailable(DISK_IS_FULL)
         self._seen[place] = fingerprint
         if partition.history is not None and known.first_offset > partition.history.first_offset:
             await partition.history.keep_from(known.first_offset)
@@ -346,33 +401,24 @@ class Archiver:
         partitions share, once they are in the archive. They stay readable. Returns how many."""
         if self.refused:
             return 0
-        partitions = list(self._store.partitions_of(stream_id, topic_id))
-        share = None if max_bytes is None else max_bytes // max(len(partitions), 1)
-        deleted = 0
-        for partition in partitions:
-            purges, size, before = partition.purges, partition.disk_bytes, 0
-            latest = None if time_us is None else self._store.clock() - time_us
-            for segment in await partition.closed_segments():
-                is_old = latest is not None and (segment.last_timestamp or 0) <= latest
-                is_beyond = share is not None and size > share
-                if not (is_old or is_beyond) or segment.next_offset > self.covered(partition.place):
-                    break
-                before = segment.next_offset
-                size -= segment.log_bytes
-            if before > partition.local_first_offset:
-                await self._begin_history(partition)
-                deleted += await partition.trim(before, purges)
-        return deleted
+        return await self._local.retain(stream_id, topic_id, time_us=time_us, max_bytes=max_bytes)
 
-    async def _begin_history(self, partition: Partition) -> None:
-        """Records from where on the partition is to be read, before anything of that is deleted here."""
-        emptied, local = partition.emptied, partition.local_first_offset
-        history = partition.history
-        if history is None:
-            history = PartitionHistory(partition.place, self._histories, local)
-            await history.keep_from(local)
-            if partition.emptied == emptied:
-                partition.history = history
+    async def _is_ours(self) -> bool:
+        """Whether the archive responds, and no other server has claimed it."""
+        claimed = self._claimed
+        if self.refused or claimed is None:
+            return False
+        try:
+            # Not on the threads of the archiver, which may be busy for long.
+            await asyncio.to_thread(ownership.require, claimed.objects, claimed.ownership)
+        except ArchiveConflict as error:
+            self._refuse(error)
+            return False
+        except (StorageError, OSError) as error:
+            _log.warning("archive: nothing is deleted on the full disk, because %s", error)
+            self._was_in_doubt = True
+            return False
+        return True
 
     # ---------------------------------------------------------------------------------------------------------- results
 
@@ -425,12 +471,20 @@ class Archiver:
     @property
     def waiting_messages(self) -> int:
         """Messages that are not in the archive yet."""
-        waiting = 0
-        for place, partition in self._store.partitions.items():
-            known = self.known.get(place)
-            archived = 0 if known is None else known.next_offset
-            waiting += partition.appended - max(archived, partition.local_first_offset)
-        return waiting
+        return sum(self.waiting_in(partition) for partition in self._store.partitions.values())
+
+    def waiting_in(self, partition: Partition) -> int:
+        """Messages of one partition that are not in the archive yet."""
+        known = self.known.get(partition.place)
+        archived = 0 if known is None else known.next_offset
+        return partition.appended - max(archived, partition.local_first_offset)
+
+
+def _are_on_one_disk(files: Files, folder: str, objects: Objects) -> bool:
+    try:
+        return objects.folder is not None and files.share_a_disk(folder, objects.folder)
+    except OSError as error:
+        raise ArchiveUnavailable(f"{objects.location} cannot be used: {error.strerror}") from error
 
 
 def _retrieve(claiming: asyncio.Future[Claimed]) -> None:

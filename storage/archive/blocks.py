@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from whippet.storage.archive.objects import Objects
@@ -34,12 +35,22 @@ Key = tuple[str, int]
 class Blocks:
     """The cache. It begins empty at each start: what was left by the last process is removed."""
 
-    def __init__(self, objects: Objects, files: Files, folder: str, bytes_max: int, threads: Executor) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        files: Files,
+        folder: str,
+        bytes_max: int,
+        threads: Executor,
+        may_keep: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """While `may_keep` returns false, no more blocks are kept."""
         self._objects = objects
         self._files = files
         self._folder = folder
         self._bytes_max = bytes_max
         self._threads = threads
+        self._may_keep = may_keep
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, tuple[str, int]] = OrderedDict()
         """The file and the size of each block on the disk; the least recently used one comes first."""
@@ -91,7 +102,7 @@ class Blocks:
 
     def _keep(self, key: Key, content: bytes) -> None:
         """Writes a block to the disk. Room is made before, so the limit holds at any time."""
-        if len(content) > self._bytes_max:
+        if len(content) > self._bytes_max or not self._may_keep():
             return
         removed = []
         with self._lock:
@@ -119,6 +130,19 @@ class Blocks:
             return
         with self._lock:
             self._kept[key] = path, len(content)
+
+    def clear(self) -> int:
+        """Removes all blocks from the disk, and returns how many bytes they had."""
+        with self._lock:
+            kept, self._kept = self._kept, OrderedDict()
+            freed = sum(size for _, size in kept.values())
+            self._size -= freed
+        for path, _ in kept.values():
+            try:
+                self._files.remove(path)
+            except OSError as error:
+                _log.warning("%s: a block of the archive cannot be removed: %s", path, error)
+        return freed
 
     def _read_ahead(self, name: str, size: int, number: int) -> None:
         """Begins to read what a reader that goes on will want next."""

@@ -56,7 +56,10 @@ class Histories:
         layout: Layout,
         cache_bytes: int,
         seal_of: Callable[[PartitionId], Seal | None] = lambda _: None,
+        may_keep: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_keep` returns whether the disk has space for what was read. It is called on any thread."""
+        self._may_keep = may_keep
         self._seal_of = seal_of
         self._objects = objects
         self._files = files
@@ -121,6 +124,12 @@ class Histories:
 
         return self._with_reader(place, until, find)
 
+    def empty_cache(self) -> int:
+        """Returns how many bytes that frees."""
+        with self._lock:
+            blocks = self._blocks
+        return 0 if blocks is None else blocks.clear()
+
     def _with_reader(self, place: PartitionId, until: int, function: Callable[[ArchiveReader], Result]) -> Result:
         with self._lock:
             known = self._readers.get(place)
@@ -147,7 +156,7 @@ class Histories:
         with self._lock:
             if self._blocks is None:
                 folder = self._layout.below(CACHE_FOLDER)
-                self._blocks = Blocks(objects, self._files, folder, self._cache_bytes, self._ahead)
+                self._blocks = Blocks(objects, self._files, folder, self._cache_bytes, self._ahead, self._may_keep)
         name = manifest_name(place)
         found = objects.get(name)
         if found is None:

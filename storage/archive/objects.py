@@ -70,6 +70,8 @@ class Objects:
     def __init__(self, store: ObjectStore, location: str) -> None:
         self.location = location
         """The place, as operators know it; it contains no secret."""
+        self.folder: str | None = None
+        """The folder with the objects, if they are files of this machine."""
         self._store = store
 
     def put(self, name: str, content: bytes) -> None:
@@ -208,6 +210,7 @@ class LocalObjects(Objects):
         except (OSError, BaseError) as error:
             raise ArchiveUnavailable(f"{path} cannot be used as an archive: {_first_line(error)}") from error
         super().__init__(store, self._root)
+        self.folder = self._root
 
     def put(self, name: str, content: bytes) -> None:
         self._prepare(name)

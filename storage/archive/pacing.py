@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from whippet.storage.errors import ArchiveUnavailable
 
@@ -11,7 +12,9 @@ from whippet.storage.errors import ArchiveUnavailable
 class Pacer:
     """The threads share it. Each waits before it sends, so the average holds whatever the sizes are."""
 
-    def __init__(self, bytes_per_second: int) -> None:
+    def __init__(self, bytes_per_second: int, require: Callable[[], None] = lambda: None) -> None:
+        """`require` raises an error if nothing may be sent now."""
+        self._require = require
         self._rate = bytes_per_second
         self._lock = threading.Lock()
         self._free_at = 0.0
@@ -25,6 +28,7 @@ class Pacer:
         """Returns when `size` bytes may be sent."""
         if self._stopping.is_set():
             raise ArchiveUnavailable("the archiver is stopping")
+        self._require()
         if not self._rate:
             return
         with self._lock:

@@ -116,6 +116,14 @@ class PartitionArchive:
             self.forget()
             raise
 
+    def look(self, view: View) -> Known:
+        """What the archive has of a view. Nothing is uploaded."""
+        self.load()
+        assert self._manifest is not None
+        if self._manifest.incarnation != self.incarnation or self._contradiction(self._manifest, view):
+            return Known({}, 0, 0, 0, 0)
+        return self._known(view)
+
     def begin_epoch(self) -> None:
         """Removes everything from the archive: it was deleted on request."""
         self.load()

@@ -92,6 +92,7 @@ def test_http_statuses_are_those_of_the_reference() -> None:
         # Not the reference's either. Over the binary protocols they have other numbers, or do not occur.
         429: {90, 20010, 20011},
         503: {57, 58},
+        507: {20013},
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whippet.storage.retention import Closed, expired, is_read, oldest, oversize
+from whippet.storage.retention import Closed, expired, is_read, oldest, oldest_of_all, oversize
 from whippet.storage.segment import Segment
 
 
@@ -139,3 +139,26 @@ def test_a_blocked_first_segment_protects_all_later_ones() -> None:
 
 def test_segments_with_the_same_time_are_trimmed_in_the_order_of_partitions() -> None:
     assert oversize([closed((10, 100, 50)), closed((10, 100, 50))], 100, 60) == [10, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "before"),
+    [
+        (0, [0, 0, 0]),
+        (1, [10, 0, 0]),
+        (50, [10, 0, 0]),
+        (51, [10, 5, 0]),
+        (60, [10, 5, 0]),
+        (61, [20, 5, 0]),
+        (111, [20, 9, 0]),
+        (10_000, [30, 9, 0]),
+    ],
+)
+def test_of_all_partitions_the_oldest_segments_go_until_it_is_enough(size: int, before: list[int]) -> None:
+    others = closed((5, 150, 10), (4, 250, 10)), closed()
+    assert oldest_of_all([closed(*TEN_TWENTY_THIRTY), *others], size) == before
+
+
+def test_a_segment_never_goes_before_an_older_one_of_its_partition() -> None:
+    # Its clock was ahead for a while.
+    assert oldest_of_all([closed((10, 900, 50), (10, 100, 50)), closed((10, 500, 50))], 60) == [10, 10]

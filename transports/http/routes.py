@@ -39,6 +39,8 @@ _DEFERRED_REFUSALS = (
     (429, "Too many polls of the user, or of all users, are waiting: poll without `wait_us`, or later"),
 )
 
+_DISK_FULL = (507, "The disk of the server has no room for more (`disk_full`); everything else still works")
+
 _SYSTEM = (
     Operation(
         name="index",
@@ -179,6 +181,7 @@ _STREAMS = (
         handler=streams.create_stream,
         body=streams.NewStream,
         response=streams.StreamDetails,
+        refusals=(_DISK_FULL,),
     ),
     Operation(
         name="get_stream",
@@ -240,6 +243,7 @@ _TOPICS = (
         handler=topics.create_topic,
         body=topics.NewTopic,
         response=topics.TopicDetails,
+        refusals=(_DISK_FULL,),
     ),
     Operation(
         name="get_topic",
@@ -288,6 +292,7 @@ _TOPICS = (
         handler=topics.create_partitions,
         body=topics.NewPartitions,
         status=CREATED,
+        refusals=(_DISK_FULL,),
     ),
     Operation(
         name="delete_partitions",
@@ -338,7 +343,10 @@ _MESSAGES = (
         ),
         status=CREATED,
         other_statuses=((202, "Accepted with `ack=none`, without acknowledgement"),),
-        refusals=((409, "The producer has a higher epoch, or the send is too old to be recognized as a repetition"),),
+        refusals=(
+            (409, "The producer has a higher epoch, or the send is too old to be recognized as a repetition"),
+            _DISK_FULL,
+        ),
         response=messages.Confirmations,
     ),
     Operation(

@@ -197,6 +197,7 @@ system.limits.connections | transports/test_tcp.py | system.limits.connections =
 system.limits.silence_before_login | transports/test_tcp_tls.py | silence_before_login
 system.limits.frame_time | app/test_settings.py | frame_time=7.0
 system.limits.session_answers | transports/test_modern_sessions.py | session_answers
+system.disk.reserve | app/test_full_disk.py | IGGY_SYSTEM_DISK_RESERVE
 system.limits.session_memory | transports/test_modern_sessions.py | session_memory
 system.limits.waiting_polls | transports/test_next_deferred_polls.py | waiting_polls=9
 system.limits.waiting_polls_per_user | transports/test_next_deferred_polls.py | waiting_polls_per_user=5

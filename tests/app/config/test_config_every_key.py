@@ -169,6 +169,7 @@ system.encryption.key | "" | "12345" | '12345'
 system.encryption.key_file | "" | "12" | '12'
 system.compression.allow_override | true | false | False
 system.compression.default_algorithm | "none" | "zstd" | 'zstd'
+system.disk.reserve | "" | "32 MiB" | 33554432
 system.stream.path | "streams" | "12345" | '12345'
 system.topic.path | "topics" | "12345" | '12345'
 system.topic.max_size | "unlimited" | "10 GB" | 10000000000

@@ -19,7 +19,8 @@ BIG = Machine(tuple(range(8)), {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}, frozenset({4,
 
 
 def test_without_settings_the_store_has_its_own_defaults(start: Any) -> None:
-    assert store_options(start().config, ONE_CORE) == StoreOptions(path="local_data")
+    # A store watches the disk only if somebody wants it to, and the gateway does.
+    assert store_options(start().config, ONE_CORE) == StoreOptions(path="local_data", disk_reserve=None)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,9 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("PARTITION_MESSAGE_SAVER_ENFORCE_FSYNC", "false", "saver_syncs", False),
     ("STATE_ENFORCE_FSYNC", "false", "catalog_syncs", False),
     ("STATE_RETRY_DELAY", "2 s", "write_retry_s", 2.0),
+    ("DISK_RESERVE", "", "disk_reserve", None),
+    ("DISK_RESERVE", "0", "disk_reserve", 0),
+    ("DISK_RESERVE", "1 GiB", "disk_reserve", 1024 * MIB),
     ("COMPRESSION_DEFAULT_ALGORITHM", "zstd", "compression", "zstd"),
     ("COMPRESSION_ALLOW_OVERRIDE", "false", "compression_override", False),
     ("SEGMENT_SIZE", "5120", "segment_bytes", 5120),

@@ -370,7 +370,7 @@ async def test_a_deletion_that_ends_anywhere_hides_no_message(tmp_path: Path) ->
             ) as store:
                 archiver = Archiver(store, ArchiveOptions(interval_s=1e6), files, archive)
                 await archiver._load_histories()
-                archiver.covered = lambda place: 9  # type: ignore[method-assign]
+                archiver._local._covered = lambda place: 9
                 files.left = number
                 with contextlib.suppress(StorageError, OSError):
                     await archiver.retain_locally(0, 0, time_us=0, max_bytes=None)

@@ -79,3 +79,18 @@ def test_a_stop_ends_all_uploads(time: Time, rate: int) -> None:
     pacer.stop()
     with pytest.raises(ArchiveUnavailable, match="stopping"):
         pacer.wait(1)
+
+
+def test_nothing_is_sent_while_something_forbids_it() -> None:
+    reasons = ["the disk is full"]
+
+    def require() -> None:
+        if reasons:
+            raise ArchiveUnavailable(reasons[0])
+
+    for rate in (0, 1 << 30):
+        pacer = Pacer(rate, require)
+        with pytest.raises(ArchiveUnavailable, match="the disk is full"):
+            pacer.wait(10)
+    reasons.clear()
+    pacer.wait(10)

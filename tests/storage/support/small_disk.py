@@ -1,4 +1,4 @@
-"""A disk of one MiB: a tmpfs, mounted for one test. Only root may mount, but everyone is root in a user namespace."""
+"""A small disk: a tmpfs, mounted for one test. Only root may mount, but everyone is root in a user namespace."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HOW = "needs a small tmpfs: run as root (CAP_SYS_ADMIN), or allow user namespace
 kernel.apparmor_restrict_unprivileged_userns=0)"
 
 
-def on_a_small_disk(test: Callable[..., None]) -> Callable[..., None]:
+def on_a_small_disk(test: Callable[..., None], size_bytes: int = SIZE_BYTES) -> Callable[..., None]:
     """Mounts `tmp_path`/small for the test. If that is not allowed, runs the test in a namespace of its own."""
 
     @functools.wraps(test)
     def mounted(tmp_path: Path, request: pytest.FixtureRequest, **arguments: object) -> None:
         small = tmp_path / "small"
         small.mkdir()
-        if succeeds("mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "whippet-test", str(small)):
+        if succeeds("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "whippet-test", str(small)):
             try:
                 test(tmp_path, request, **arguments)
             finally:
@@ -33,7 +33,18 @@ def on_a_small_disk(test: Callable[..., None]) -> Callable[..., None]:
         elif INSIDE not in os.environ and succeeds("unshare", "-rm", "true"):
             # Inside, it is root by name, and pytest's folder for root may belong to another user.
             folder = f"--basetemp={tmp_path / 'inside'}"
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, request.node.nodeid]
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-m",
+                "",
+                "-p",
+                "no:cacheprovider",
+                folder,
+                request.node.nodeid,
+            ]
             child = subprocess.run(
                 ["unshare", "-rm", *command],
                 cwd=ROOT,

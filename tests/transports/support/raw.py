@@ -24,6 +24,7 @@ from whippet.app.commands import requests as commands
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
+from whippet.storage.store import Store
 from whippet.transports import tcp
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
@@ -137,8 +138,9 @@ class Raw(ClassicClient):
 class Served:
     """A listener and the clients of a test, all of which end with it."""
 
-    def __init__(self, listener: TcpListener, passwords: Passwords) -> None:
+    def __init__(self, listener: TcpListener, store: Store, passwords: Passwords) -> None:
         self.listener = listener
+        self.store = store
         self.passwords = passwords
         self._links = contextlib.ExitStack()
 
@@ -183,7 +185,7 @@ async def served(
         gateway = await gateway_on(made, config, passwords=passwords, throttle=throttle)
         listener = TcpListener(gateway, stalled_seconds=stalled_seconds)
         await listener.listen(address or Address("127.0.0.1", 0), "tcp.address", tls)
-        world = Served(listener, passwords)
+        world = Served(listener, made, passwords)
         try:
             yield world
             world.close_links()

@@ -37,8 +37,8 @@ class Ready(msgspec.Struct, frozen=True):
     seconds: float
     """How long the start took, or has taken so far."""
     problems: list[str] = []
-    """Problems of a server that still serves: certificates that have expired or soon will, or an archive that is
-    behind."""
+    """Problems of a server that still serves: certificates that have expired or soon will, a full disk, or an archive
+    that is behind."""
 
 
 class NotReady(Ready, frozen=True, kw_only=True):

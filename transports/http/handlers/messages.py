@@ -160,6 +160,10 @@ async def send_messages(call: Call) -> HttpResponse:
     if query.ack == "none":
         # The client does not learn of a refusal after this.
         admit(call.api.gateway, call.session, requests.SendMessages, Destination(call.stream, call.topic))
+        # Otherwise the log would grow with each send, on a disk that has no room for it.
+        disk_full = call.api.gateway.store.room.disk_full
+        if disk_full is not None:
+            raise CommandError(Code.DISK_FULL, disk_full)
         reservation = Reservation(call.api.budgets.bodies_of(call.session), free_bytes=0)
         size = sum(map(len, request.batches)) + UNACKNOWLEDGED_BYTES
         try:

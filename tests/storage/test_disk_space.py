@@ -1,0 +1,553 @@
+"""The reserve of a disk: when messages are refused for its sake, what works meanwhile, and how that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.support.scarce_disk import MIB, PLENTY, RESERVE, TOTAL, ScarceDisk
+from tests.storage.support.world import SlowDisk, offsets, opened, reached, settled, sized, with_topic
+from tests.support.running import HANGS_S
+from whippet.storage import disk_space
+from whippet.storage.batch import Message, build
+from whippet.storage.disk_space import DiskSpace, pause, reserve_of
+from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
+from whippet.storage.errors import ArchiveUnavailable, DiskFull, TopicFull
+from whippet.storage.files import Files, Space
+from whippet.storage.layout import PartitionId
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability
+from whippet.storage.producers import Producer
+from whippet.storage.room import Room
+from whippet.storage.store import Store
+
+FULL = RESERVE - 1
+ENOUGH = RESERVE + RESERVE // 10
+BATCH = len(sized(1, 100))
+HERE = PartitionId(0, 0, 0)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    return [(record.levelno, record.getMessage()) for record in caplog.records if record.name == disk_space.__name__]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Runs the event loop until a condition holds of which no event informs."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def is_full(store: Store) -> bool:
+    """Looks at the disk."""
+    await store.disk.check()
+    return store.disk.is_full
+
+
+# -------------------------------------------------------------------------------------------------------- when to look
+
+
+def test_the_real_disk_has_a_size_and_less_free_space(tmp_path: Path) -> None:
+    found = Files().space(str(tmp_path))
+    assert 0 < found.free < found.total
+    assert Files().share_a_disk(str(tmp_path), str(tmp_path.parent))
+    assert not Files().share_a_disk(str(tmp_path), "/proc")
+
+
+def test_without_a_choice_the_reserve_is_small_and_a_fraction_of_a_small_disk() -> None:
+    assert [reserve_of(None, total * MIB) for total in (0, 100, 1000, 2560, 10_000_000)] == [
+        0, 5 * MIB, 50 * MIB, 128 * MIB, 128 * MIB
+    ]  # fmt: skip
+    assert [reserve_of(chosen, MIB) for chosen in (0, 7, 1 << 40)] == [0, 7, 1 << 40]
+
+
+def test_the_disk_is_looked_at_more_often_the_less_there_is_above_the_reserve() -> None:
+    above = [100_000 * MIB, 10_240 * MIB, 1024 * MIB, 512 * MIB, 100 * MIB, 0, -RESERVE]
+    assert [pause(RESERVE + each, RESERVE) for each in above] == [5.0, 5.0, 0.5, 0.25, 0.05, 0.05, 0.05]
+
+
+async def test_without_a_reserve_nobody_looks(tmp_path: Path) -> None:
+    disk = ScarceDisk(free=0)
+    async with opened(tmp_path, files=disk, disk_reserve=0) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(sized(1, 100))
+    assert (disk.looks, store.disk.space, store.disk.is_watched) == (0, None, False)
+
+
+async def test_a_thread_of_its_own_looks_and_ends_with_the_store(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        assert store.disk.space == Space(PLENTY, TOTAL)
+    assert disk.threads == {"disk-space_0"}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("disk-space")]
+
+
+async def test_a_disk_that_does_not_respond_keeps_nobody_waiting(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        disk.answers.clear()
+        disk.asked.clear()
+        await store.disk.use(None)
+        await reached(disk.asked)
+        for _ in range(3):
+            await partition.append(sized(1, 100))
+        assert offsets(await partition.read(0, 10)) == [0, 1, 2]
+        disk.answers.set()
+
+
+async def test_what_is_known_stays_valid_while_the_space_cannot_be_determined(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = ScarceDisk(free=FULL)
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        caplog.clear()
+        disk.fails, disk.free = True, PLENTY
+        assert [await is_full(store) for _ in range(3)] == [True] * 3
+        text = f"disk: the free space of {tmp_path} cannot be determined: Input/output error"
+        assert said(caplog) == [(logging.WARNING, text)]
+        disk.fails = False
+        assert not await is_full(store)
+        disk.fails = True
+        assert not await is_full(store)
+        assert said(caplog)[-1] == (logging.WARNING, text)
+
+
+# ---------------------------------------------------------------------------------------------------------- refusing
+
+
+async def test_below_the_reserve_messages_are_refused_until_a_little_more_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = ScarceDisk()
+    caplog.set_level(logging.INFO)
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        caplog.clear()
+        disk.free = RESERVE
+        await store.disk.check()
+        await partition.append(sized(1, 100))
+        disk.free = FULL
+        for _ in range(2):
+            await store.disk.check()
+            with pytest.raises(DiskFull) as refused:
+                await partition.append(sized(1, 100))
+        assert str(refused.value) == (
+            f"the disk is full: {FULL} bytes are free, and system.disk.reserve keeps {RESERVE} bytes for everything "
+            "but messages; they are accepted again when there is more space"
+        )
+        assert store.disk.summary() == (
+            f"disk: messages are refused, because only {FULL} bytes are free (system.disk.reserve = {RESERVE})"
+        )
+        disk.free = ENOUGH - 1
+        await store.disk.check()
+        with pytest.raises(DiskFull, match=f"{ENOUGH - 1} bytes are free"):
+            await partition.append(sized(1, 100))
+        disk.free = ENOUGH
+        for _ in range(2):
+            await store.disk.check()
+        await partition.append(sized(1, 100))
+        assert partition.appended == 2
+        assert store.disk.summary() is None
+        assert said(caplog) == [
+            (
+                logging.ERROR,
+                f"disk: messages are refused, because the file system of {tmp_path} has only {FULL} bytes free, and "
+                f"system.disk.reserve is {RESERVE} bytes",
+            ),
+            (logging.INFO, f"disk: messages are accepted again, because {ENOUGH} bytes are free"),
+        ]
+
+
+async def test_the_store_notices_both_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "FULL_PAUSE_S", 0.001)
+    monkeypatch.setattr(disk_space, "PAUSE_MAX_S", 0.001)
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        async with asyncio.timeout(HANGS_S):
+            disk.free = FULL
+            with pytest.raises(DiskFull):
+                while True:
+                    await partition.append(sized(1, 100))
+            disk.free = PLENTY
+            await until(lambda: not store.disk.is_full)
+        await partition.append(sized(1, 100))
+
+
+async def test_a_check_that_meets_a_defect_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        check, repeated = store.disk.check, asyncio.Event()
+
+        async def defective() -> None:
+            async def repeat() -> None:
+                repeated.set()
+                await check()
+
+            monkeypatch.setattr(store.disk, "check", repeat)
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(store.disk, "check", defective)
+        await store.disk.use(None)
+        async with asyncio.timeout(HANGS_S):
+            await until(lambda: bool(said(caplog)))
+            await store.disk.use(None)
+            await repeated.wait()
+        assert said(caplog) == [
+            (logging.ERROR, "the check of the disk's space met a defect; it will run again"),
+        ]
+
+
+async def test_a_reserve_larger_than_the_disk_is_reported_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = ScarceDisk(free=10 * MIB, total=RESERVE)
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        await store.disk.check()
+        assert store.disk.is_full
+    assert said(caplog) == [
+        (
+            logging.ERROR,
+            f"system.disk.reserve ({RESERVE} bytes) is not less than what the file system of {tmp_path} has "
+            f"({RESERVE} bytes), so all messages are refused",
+        ),
+        (
+            logging.ERROR,
+            f"disk: messages are refused, because the file system of {tmp_path} has only {10 * MIB} bytes free, and "
+            f"system.disk.reserve is {RESERVE} bytes",
+        ),
+    ]
+
+
+async def test_reads_commits_deletions_purges_and_groups_work_while_the_disk_is_full(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE, segment_bytes=1024) as store:
+        await store.create_stream(StreamDocument(id=1, name="other", created_at=1))
+        (partition,) = await with_topic(store)
+        for _ in range(8):
+            await partition.append(sized(1, 100))
+        disk.free = 0
+        await store.disk.check()
+        assert offsets(await partition.read(0, 99)) == list(range(8))
+        await partition.store_offset(Kind.CONSUMER, 1, 5)
+        await partition.delete_offset(Kind.CONSUMER, 1)
+        await store.write_group(0, 0, GroupDocument(id=1, name="g", created_at=1))
+        await store.write_user(1, b"{}")
+        await store.update_topic(0, TopicDocument(id=0, name="u", created_at=1, partitions_count=1))
+        await partition.flush(sync=True)
+        assert await store.delete_segments(partition, 1) == 1
+        await partition.purge()
+        await store.remove_stream(1)
+        await store.remove_group(0, 0, 1)
+        assert (partition.appended, partition.segments_count) == (0, 1)
+        with pytest.raises(DiskFull):
+            await partition.append(sized(1, 100))
+
+
+async def test_places_for_messages_are_not_created_while_the_disk_is_full(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        await with_topic(store)
+        disk.free = FULL
+        await store.disk.check()
+        for refused in (
+            store.create_stream(StreamDocument(id=1, name="other", created_at=1)),
+            store.create_topic(0, TopicDocument(id=1, name="other", created_at=1, partitions_count=1)),
+            store.create_partitions(0, 0, 1),
+        ):
+            with pytest.raises(DiskFull, match=r"system\.disk\.reserve"):
+                await refused
+        assert (list(store.streams), list(store.streams[0].topics), store.partitions_count) == ([0], [0], 1)
+        disk.free = PLENTY
+        await store.disk.check()
+        await store.create_partitions(0, 0, 1)
+        assert store.partitions_count == 2
+
+
+async def test_a_repeated_send_gets_its_result_although_the_disk_is_full(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        stored = await partition.append_once(sized(1, 100), Producer(b"p", 0, 1))
+        disk.free = FULL
+        await store.disk.check()
+        again = await partition.append_once(sized(1, 100), Producer(b"p", 0, 1))
+        assert (again.base_offset, again.repeated) == (stored.base_offset, True)
+        with pytest.raises(DiskFull):
+            await partition.append_once(sized(1, 100), Producer(b"p", 0, 2))
+        disk.free = PLENTY
+        await store.disk.check()
+        assert (await partition.append_once(sized(1, 100), Producer(b"p", 0, 2))).base_offset == 1
+
+
+async def test_what_is_accepted_and_not_yet_written_counts_as_used(tmp_path: Path) -> None:
+    disk = ScarceDisk(free=RESERVE + 10 * BATCH)
+    async with opened(
+        tmp_path,
+        files=disk,
+        disk_reserve=RESERVE,
+        durability=Durability.MEMORY,
+        messages_required_to_save=1000,
+    ) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(11):
+            await partition.append(sized(1, 100))
+        assert partition.unflushed_bytes == 11 * BATCH
+        await store.disk.check()
+        with pytest.raises(DiskFull):
+            await partition.append(sized(1, 100))
+        # What was accepted is written into the reserve.
+        await partition.flush()
+        assert offsets(await partition.read(0, 99)) == list(range(11))
+
+
+@pytest.mark.parametrize("durability", Durability)
+async def test_between_two_looks_no_more_is_accepted_than_half_of_the_reserve_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability
+) -> None:
+    monkeypatch.setattr(disk_space, "PAUSE_MIN_S", HANGS_S)
+    disk = ScarceDisk(free=ENOUGH)
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE, durability=durability) as store:
+        (partition,) = await with_topic(store)
+        large = build([Message(bytes((ENOUGH - RESERVE // 2) // 3))], 1, bytes)
+        for _ in range(2):
+            await partition.append(bytearray(large))
+        disk.looks = 0
+        with pytest.raises(DiskFull) as refused:
+            await partition.append(bytearray(large))
+        assert str(refused.value).startswith(f"the disk is full: {ENOUGH - 2 * len(large)} bytes are free, and ")
+        await partition.append(sized(1, 100))
+        async with asyncio.timeout(HANGS_S):
+            await until(lambda: disk.looks > 0)
+        assert partition.appended == 3
+
+
+async def test_far_from_the_reserve_an_append_asks_nobody(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        asked = [store.room.check is not None]
+        for disk.free in (RESERVE + disk_space.NEAR_BYTES, RESERVE + disk_space.NEAR_BYTES - 1, PLENTY):
+            await store.disk.check()
+            asked.append(store.room.check is not None)
+        assert asked == [False, False, True, False]
+
+
+async def test_a_full_topic_is_refused_near_the_reserve_and_far_from_it(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE, delete_oldest_segments=False) as store:
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        await store.create_topic(
+            0, TopicDocument(id=0, name="t", created_at=1, partitions_count=1, max_topic_size=2 * BATCH)
+        )
+        (partition,) = store.partitions_of(0, 0)
+        for free in (PLENTY, ENOUGH):
+            disk.free = free
+            await store.disk.check()
+            await partition.append(sized(1, 100))
+            with pytest.raises(TopicFull):
+                await partition.append(sized(2, 100))
+        disk.free = FULL
+        await store.disk.check()
+        with pytest.raises(DiskFull):
+            await partition.append(sized(1, 100))
+
+
+async def test_after_a_stop_on_a_full_disk_the_next_start_refuses_from_the_first_message_on(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(sized(1, 100))
+        disk.free = 0
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        with pytest.raises(DiskFull):
+            await partition.append(sized(1, 100))
+        assert offsets(await partition.read(0, 9)) == [0]
+
+
+# ---------------------------------------------------------------------------------------------------------- deleting
+
+
+class Helper:
+    """A relief that a test controls."""
+
+    def __init__(self, disk: ScarceDisk, has: int) -> None:
+        self.progress = 0
+        self.disk = disk
+        self.has = has
+        self.asked: list[int] = []
+        self.goes = asyncio.Event()
+        self.goes.set()
+        self.error: Exception | None = None
+
+    async def free(self, size: int) -> int:
+        self.asked.append(size)
+        await self.goes.wait()
+        if self.error is not None:
+            raise self.error
+        freed = min(size, self.has)
+        self.has -= freed
+        self.disk.free += freed
+        return freed
+
+
+class Case:
+    """A watched disk without a store."""
+
+    def __init__(self, has: int, unflushed: int = 0) -> None:
+        self.disk = ScarceDisk()
+        self.room = Room()
+        self.space = DiskSpace("here", RESERVE, self.disk, self.room, lambda: unflushed)
+        self.helper = Helper(self.disk, has)
+        self.space._relief = self.helper
+
+    async def look(self, free: int | None = None) -> bool:
+        """Returns whether messages are refused then."""
+        if free is not None:
+            self.disk.free = free
+        await self.space.check()
+        return self.space.is_full
+
+    async def relieved(self) -> None:
+        assert self.space._relieving is not None
+        await self.space._relieving
+
+
+async def test_what_is_elsewhere_is_deleted_before_messages_are_refused() -> None:
+    case = Case(has=PLENTY)
+    case.helper.goes.clear()
+    assert not await case.look(FULL)
+    assert not await case.look()
+    await settled()
+    # As much again as the reserve, so that this is not needed again at once.
+    assert case.helper.asked == [RESERVE + 1]
+    case.helper.goes.set()
+    await case.relieved()
+    assert not await case.look()
+    assert case.disk.free == 2 * RESERVE
+    assert case.space.deleted_bytes == RESERVE + 1
+
+
+async def test_of_a_large_reserve_only_a_little_more_is_deleted_than_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_space, "RELIEF_BYTES", RESERVE // 20)
+    case = Case(has=PLENTY)
+    assert not await case.look(FULL)
+    await case.relieved()
+    assert case.helper.asked == [ENOUGH - FULL]
+
+
+async def test_what_waits_to_be_written_is_made_room_for() -> None:
+    case = Case(has=PLENTY, unflushed=50)
+    assert not await case.look(RESERVE + 49)
+    await case.relieved()
+    assert case.helper.asked == [RESERVE + 1]
+
+
+async def test_messages_are_refused_at_half_of_the_reserve_although_something_is_being_deleted() -> None:
+    case = Case(has=PLENTY)
+    case.helper.goes.clear()
+    assert not await case.look(RESERVE // 2)
+    assert await case.look(RESERVE // 2 - 1)
+    assert await case.look(RESERVE - 1)
+    case.helper.goes.set()
+    await case.relieved()
+    assert not await case.look()
+
+
+async def test_messages_are_refused_when_there_is_nothing_more_to_delete() -> None:
+    case = Case(has=5)
+    assert not await case.look(RESERVE - 6)
+    await case.relieved()
+    assert await case.look()
+    assert len(case.helper.asked) == 1
+    # There is no point in asking again before there may be more.
+    assert await case.look()
+    assert len(case.helper.asked) == 1
+    case.helper.has, case.helper.progress = PLENTY, 1
+    assert await case.look()
+    await case.relieved()
+    assert not await case.look()
+    assert len(case.helper.asked) == 2
+
+
+async def test_after_the_disk_had_space_again_there_may_be_more_to_delete() -> None:
+    case = Case(has=0)
+    await case.look(FULL)
+    await case.relieved()
+    assert await case.look()
+    assert not await case.look(PLENTY)
+    assert not await case.look(FULL)
+    assert len(case.helper.asked) == 1
+    await case.relieved()
+    assert len(case.helper.asked) == 2
+
+
+async def test_space_that_deleted_files_will_free_in_a_moment_is_not_freed_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_space, "SETTLE_S", 1e6)
+    case = Case(has=PLENTY)
+    assert not await case.look(FULL)
+    await case.relieved()
+    # Somebody has the deleted files open.
+    assert not await case.look(FULL)
+    assert len(case.helper.asked) == 1
+    assert await case.look(RESERVE // 2 - 1)
+    assert len(case.helper.asked) == 1
+    assert not await case.look(2 * RESERVE)
+    assert not await case.look(FULL)
+    await case.relieved()
+    assert len(case.helper.asked) == 2
+
+
+async def test_a_relief_that_fails_is_logged_and_messages_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    for error, text in (
+        (ArchiveUnavailable("it is away"), "disk: archived segments cannot be deleted: it is away"),
+        (RuntimeError("a defect"), "the deletion of archived segments met a defect"),
+    ):
+        case = Case(has=PLENTY)
+        case.helper.error = error
+        assert not await case.look(FULL)
+        await case.relieved()
+        assert await case.look()
+        assert text in [line for _, line in said(caplog)]
+
+
+async def test_a_relief_that_ends_is_not_used_any_more() -> None:
+    case = Case(has=PLENTY)
+    case.helper.goes.clear()
+    assert not await case.look(FULL)
+    await settled()
+    await case.space.use(None)
+    assert case.space._relieving is None
+    assert await case.look()
+    assert case.helper.asked == [RESERVE + 1]
+
+
+async def test_buffered_messages_of_a_slow_disk_are_counted_until_they_are_written(tmp_path: Path) -> None:
+    class Both(SlowDisk, ScarceDisk):
+        def __init__(self) -> None:
+            SlowDisk.__init__(self)
+            ScarceDisk.__init__(self, free=RESERVE + BATCH)
+
+    disk = Both()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        (partition,) = await with_topic(store)
+        disk.stop()
+        sent = [asyncio.ensure_future(partition.append(sized(1, 100))) for _ in range(2)]
+        await reached(disk.reached)
+        await store.disk.check()
+        with pytest.raises(DiskFull):
+            await partition.append(sized(1, 100))
+        disk.go()
+        await asyncio.gather(*sent)
+        assert offsets(await partition.read(0, 9)) == [0, 1]
