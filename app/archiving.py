@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from whippet.storage.files import Files
 from whippet.storage.layout import FORMAT_FILE, Layout
 from whippet.storage.options import MIB, ArchiveOptions, StoreOptions
+from whippet.storage.repair_source import Source
 from whippet.storage.store import Store, now_us
 from whippet.storage.survey import Surveyed
 
@@ -99,6 +100,13 @@ def survey(options: ArchiveOptions) -> Iterator[Surveyed]:
     objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options, Files())
     found: Iterator[Surveyed] = importlib.import_module("whippet.storage.archive.checking").survey(objects)
     return found
+
+
+def source_of(options: ArchiveOptions) -> Source:
+    """What an archive has for a repair. It blocks."""
+    objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options, Files())
+    source: Source = importlib.import_module("whippet.storage.archive.repairing").ArchiveSource(objects, now_us)
+    return source
 
 
 def sentence(restored: Restored) -> str:

@@ -27,6 +27,14 @@ def with_keys(options: StoreOptions, config: Config) -> StoreOptions:
     return msgspec.structs.replace(options, keyring=keyring(config))
 
 
+def keys_if_known(options: StoreOptions, config: Config) -> StoreOptions:
+    """The same for tools that need no key, and can do more with one."""
+    try:
+        return with_keys(options, config)
+    except KeyMissing:
+        return options
+
+
 def keyring(config: Config) -> Keyring | None:
     """The configured keys; None if there are none."""
     encryption = config.system.encryption

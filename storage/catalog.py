@@ -12,6 +12,7 @@ import uuid
 
 import msgspec
 
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import GroupDocument, NumbersDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError
 from whippet.storage.files import Files, make_folders, replace
@@ -28,6 +29,13 @@ from whippet.storage.layout import (
     log_file,
     segment_of,
 )
+
+Document = StreamDocument | TopicDocument | GroupDocument | NumbersDocument
+
+
+def encoded(document: Document) -> bytes:
+    """A document as people can read it, without its checksum."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 class Catalog:
@@ -71,11 +79,11 @@ class Catalog:
     def write_numbers(self, reserved: int) -> None:
         self.write(self._layout.below(NUMBERS_FILE), NumbersDocument(reserved=reserved))
 
-    def write(self, path: str, document: StreamDocument | TopicDocument | GroupDocument | NumbersDocument) -> None:
-        self._replace(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    def write(self, path: str, document: Document) -> None:
+        self._replace(path, encoded(document))
 
     def _replace(self, path: str, content: bytes) -> None:
-        replace(self._files, path, content, sync=self._sync)
+        replace(self._files, path, with_checksum(content), sync=self._sync)
 
     def _remove(self, path: str) -> None:
         if self._files.exists(path):

@@ -13,6 +13,7 @@ import msgspec
 
 from whippet.storage import placement
 from whippet.storage.catalog import Catalog
+from whippet.storage.document_checksums import State, without_checksum
 from whippet.storage.documents import (
     NOT_UNDERSTOOD,
     GroupDocument,
@@ -213,14 +214,21 @@ class _Loader:
     def _content(self, path: str) -> bytes:
         """Empty if the file cannot be read: its number is taken all the same."""
         try:
-            return read_all(self._files, path)
+            return self._without_checksum(path, read_all(self._files, path))
         except OSError as error:
             self._problems.append(f"{path}: cannot be read: {error.strerror}")
             return b""
 
+    def _without_checksum(self, path: str, stored: bytes) -> bytes:
+        """A document that can be decoded counts, whatever its checksum: somebody may have changed it by hand."""
+        document, state = without_checksum(stored)
+        if state is State.CHANGED:
+            self._problems.append(f"{path}: is not what was written, its checksum does not match; it is used as it is")
+        return document
+
     def _read(self, path: str, kind: type[Document]) -> Document | None:
         try:
-            return msgspec.json.decode(read_all(self._files, path), type=kind)
+            return msgspec.json.decode(self._without_checksum(path, read_all(self._files, path)), type=kind)
         except FileNotFoundError:
             self._problems.append(f"{path}: missing")
         except IsADirectoryError:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.encryption import Keyring
 from whippet.storage.errors import KeyMissing, StoreLocked, UnsupportedFormat
@@ -151,7 +152,7 @@ class DataFolder:
             )
 
     def _write(self, path: str, identity: Identity) -> None:
-        replace(self._files, path, msgspec.json.encode(identity) + b"\n")
+        replace(self._files, path, with_checksum(msgspec.json.encode(identity)))
 
     def leave(self, *, all_is_synced: bool) -> None:
         """Releases the lock. An empty lock file means to the next start that everything has been synced."""

@@ -23,6 +23,7 @@
     |-- KeyMissing            what is stored is encrypted with a key that is not known, or encryption has no key
     |-- CatalogueError        a catalogue document is missing, unreadable or in the way
     |-- BackupFailed          a data folder could not be copied
+    |-- RepairRefused         a repair would mix two histories, or another tool has to finish first
     `-- ArchiveError
         |-- ArchiveUnavailable  the archive could not be reached or used; may be tried again
         |-- ArchiveConflict     something else writes to the archive, or has continued it
@@ -213,6 +214,10 @@ class ArchiveConflict(ArchiveError):
 
 class ArchiveDamaged(ArchiveError):
     """An object is missing, or its content is not what was recorded."""
+
+
+class RepairRefused(StorageError):
+    """Repairing would mix two histories, or another tool has to finish first."""
 
 
 class RestoreRefused(ArchiveError):

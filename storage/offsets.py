@@ -82,6 +82,52 @@ def decode_sealed(content: bytes, seal: Seal | None) -> tuple[int, int] | None:
         return None
 
 
+def fault_in(content: bytes, seal: Seal | None) -> str | None:
+    """What is wrong with a file of stored offsets; None if nothing is. Without a seal, encrypted offsets are only
+    compared with their checksums."""
+    is_sealed = len(content) > 2 * PLACE.size
+    size = SEALED_PLACE.size if is_sealed else PLACE.size
+    if len(content) != 2 * size:
+        return f"it has {len(content)} bytes"
+    places = [content[:size], content[size:]]
+    sequences = [
+        int.from_bytes(place[:8], "little") if _is_whole(place) else None if any(place) else 0 for place in places
+    ]
+    if not any(sequences):
+        return "neither of its two places has a valid offset"
+    if None in sequences:
+        return "one of its two places is not valid, so the offset may be an older one"
+    first, second = (sequence or 0 for sequence in sequences)
+    if first % 2 or not second % 2 or (first and abs(first - second) != 1):
+        return "its two places do not follow each other"
+    newest = places[first < second]
+    if is_sealed and seal is not None and seal.knows(newest[8:24]) and decode_sealed(content, seal) is None:
+        return "the offset cannot be decrypted"
+    return None
+
+
+def newest_sequence(content: bytes) -> int:
+    """That of the newest valid place; 0 if there is none."""
+    size = SEALED_PLACE.size if len(content) > 2 * PLACE.size else PLACE.size
+    places = (content[at : at + size] for at in (0, size))
+    return max(int.from_bytes(place[:8], "little") if _is_whole(place) else 0 for place in places)
+
+
+def rewritten(content: bytes, seal: Seal | None) -> bytes | None:
+    """A file with the newest valid offset alone; None if it cannot be decrypted."""
+    is_sealed = len(content) > 2 * PLACE.size
+    known = decode_sealed(content, seal) if is_sealed else decode(content)
+    if known is None:
+        return None
+    sequence = known[0] | 1
+    place = _encoded(sequence, known[1], seal if is_sealed else None)
+    return bytes(len(place)) + place
+
+
+def _is_whole(place: bytes) -> bool:
+    return xxhash.xxh3_64_intdigest(place[:-8]) == int.from_bytes(place[-8:], "little")
+
+
 def _encoded(sequence: int, offset: int, seal: Seal | None) -> bytes:
     return encode(sequence, offset) if seal is None else encode_sealed(sequence, offset, seal)
 

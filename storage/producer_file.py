@@ -103,6 +103,15 @@ def damage_in(path: str, found: Scanned) -> list[Damage]:
     return [Damage(path, 0, 0, 0, 0, f"the record at position {position} is damaged") for position in found.damaged]
 
 
+def faults_in(path: str, content: bytes) -> list[Damage]:
+    """All damage in a file that no server has open."""
+    found = scan(content)
+    damage = damage_in(path, found)
+    if found.end < len(content.rstrip(b"\0")):
+        damage.append(Damage(path, 0, 0, 0, 0, f"the bytes after position {found.end} are not a record"))
+    return damage
+
+
 class ProducerFile:
     """See the module. A method that raises OSError has recorded nothing."""
 

@@ -206,7 +206,7 @@ def remove_index(files: Files, folder: str, start_offset: int) -> None:
 
 def move_aside(files: Files, folder: str, name: str) -> str:
     """Moves a file that is in the way into the folder of damaged files, and returns its new path."""
-    kept = _free_name_aside(files, folder, name)
+    kept = free_name_aside(files, folder, name)
     files.rename(f"{folder}/{name}", kept)
     return kept
 
@@ -312,7 +312,7 @@ def _scan_after(window: scan.Window, segment: Segment, trusted: int, path: str, 
 
 def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window, position: int) -> str:
     """Copies the bytes from a position on into a file of their own, and returns its path once they are synced."""
-    path = _free_name_aside(files, folder, f"{segment.start_offset:020}.log@{position}")
+    path = free_name_aside(files, folder, f"{segment.start_offset:020}.log@{position}")
     handle = files.open_for_writing(path)
     try:
         at = position
@@ -327,7 +327,7 @@ def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window,
     return path
 
 
-def _free_name_aside(files: Files, folder: str, name: str) -> str:
+def free_name_aside(files: Files, folder: str, name: str) -> str:
     """A path in the folder of damaged files that replaces nothing."""
     aside = f"{folder}/{ASIDE_FOLDER}"
     make_folders(files, aside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from whippet.storage.document_checksums import without_checksum
 from whippet.storage.encryption import NotOpened, Seal, Sealed
 from whippet.storage.errors import CatalogueError
 
@@ -27,6 +28,7 @@ def sealed(content: bytes, name: str, seal: Seal | None) -> bytes:
 def opened(stored: bytes, name: str, seal: Seal | None) -> tuple[bytes, bool]:
     """A document as it was before it was stored, and whether it should be stored again because it is not encrypted, or
     with another key. Raises CatalogueError if it cannot be decrypted."""
+    stored = without_checksum(stored)[0]
     try:
         envelope = msgspec.json.decode(stored, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -15,6 +15,7 @@ from whippet.app.access.passwords import Passwords
 from whippet.app.access.users import ROOT, UserDocument, check_password, encoded, with_sessions_ended
 from whippet.app.model.identity import UserStatus
 from whippet.storage.data_folder import locked_offline
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.files import Files, read_all, write_beside
@@ -43,7 +44,7 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
             password_hash=asyncio.run(Passwords().hash(password)),
             status=UserStatus.ACTIVE,
         )
-        _replace(files, path, encoded(changed))
+        _replace(files, path, with_checksum(encoded(changed)))
     return document.username
 
 

@@ -12,9 +12,10 @@ import msgspec
 from whippet.app import archiving
 from whippet.app.config import ConfigError, load
 from whippet.app.config.store import archive_options, store_options
+from whippet.app.encryption_keys import keys_if_known
 from whippet.storage.errors import StorageError
 from whippet.storage.options import ArchiveOptions, StoreOptions
-from whippet.storage.survey import Surveyed, survey
+from whippet.storage.survey import Surveyed, SurveyedDocuments, survey_all
 
 SOUND = 0
 DAMAGED = 1
@@ -28,48 +29,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the data folder, or an archive's (default: system.path of the configuration)",
     )
     parser.add_argument("--archive", action="store_true", help="check the archive of the configuration")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with an object per partition")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list: an object per partition, then one about all other files"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
         config = load(os.environ, os.getcwd()).config
-        options = store_options(config)
+        options = keys_if_known(store_options(config), config)
         if arguments.path:
             options = msgspec.structs.replace(options, path=arguments.path)
-        partitions = []
-        for partition in _survey(arguments, options, archive_options(config)):
-            partitions.append(partition)
+        found = []
+        for one in _survey(arguments, options, archive_options(config)):
+            found.append(one)
             if not arguments.json:
-                _show(partition)
+                _show(one)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:
         print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
         return REFUSED
+    partitions = [one for one in found if isinstance(one, Surveyed)]
     damaged = sum(bool(partition.damage) for partition in partitions)
+    documents = sum(len(one.damage) for one in found if isinstance(one, SurveyedDocuments))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(partitions), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
-        print(f"{len(partitions)} partitions, {damaged} of them damaged")
-    return DAMAGED if damaged else SOUND
+        others = f"; {documents} other files are damaged" if documents else ""
+        print(f"{len(partitions)} partitions, {damaged} of them damaged{others}")
+    return DAMAGED if damaged or documents else SOUND
 
 
-def _survey(arguments: argparse.Namespace, options: StoreOptions, archive: ArchiveOptions) -> Iterator[Surveyed]:
+def _survey(
+    arguments: argparse.Namespace, options: StoreOptions, archive: ArchiveOptions
+) -> Iterator[Surveyed | SurveyedDocuments]:
     if arguments.archive and arguments.path:
         raise ConfigError("give either a path or --archive")
     if arguments.archive:
         return archiving.survey(archive)
     if archiving.is_archive(options.path):
         return archiving.survey(ArchiveOptions(kind="disk", path=options.path))
-    return survey(options)
+    return survey_all(options)
 
 
-def _show(partition: Surveyed) -> None:
-    print(
-        f"{partition.place}: {partition.messages:,} messages in {partition.segments} segments, "
-        f"first offset {partition.first_offset}, next offset {partition.next_offset}, {partition.size_bytes:,} bytes"
-    )
-    for damage in partition.damage:
+def _show(found: Surveyed | SurveyedDocuments) -> None:
+    if isinstance(found, Surveyed):
+        print(
+            f"{found.name}: {found.messages:,} messages in {found.segments} segments, "
+            f"first offset {found.first_offset}, next offset {found.next_offset}, {found.size_bytes:,} bytes"
+        )
+    else:
+        print(f"streams, topics, users and other documents: {found.documents}")
+    for damage in found.damage:
         print(f"  damaged: {damage}")

@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     Subcommand(
         ("check",), "whippet.app.cli.check", "read every message of a data folder or an archive and report damage"
     ),
+    Subcommand(("repair",), "whippet.app.cli.repair", "repair a damaged data folder from its archive"),
     Subcommand(("backup",), "whippet.app.cli.backup", "copy a data folder, also while a server has it open"),
     Subcommand(("restore",), "whippet.app.cli.restore", "make a data folder from the archive"),
     Subcommand(("keys", "new"), "whippet.app.cli.keys_new", "create a key file for encryption at rest, with one key"),

@@ -60,6 +60,15 @@ def places_in(streams: tuple[StoredStream, ...]) -> list[PartitionId]:
     ]
 
 
+def names_in(streams: tuple[StoredStream, ...]) -> dict[tuple[int, int], tuple[str, str]]:
+    """The names of stream and topic by their ids."""
+    return {
+        (stream.document.id, topic.document.id): (stream.document.name, topic.document.name)
+        for stream in streams
+        for topic in stream.topics
+    }
+
+
 class CatalogueArchive:
     """Runs on the archiver's threads."""
 

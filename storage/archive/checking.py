@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import msgspec
 import xxhash
 
 from whippet.storage import index as indexes
 from whippet.storage import scan
 from whippet.storage.archive.blobs import content_of
-from whippet.storage.archive.catalogue_archive import places_in
+from whippet.storage.archive.catalogue_archive import names_in, places_in
 from whippet.storage.archive.documents import (
     CATALOGUE,
     OWNER,
@@ -45,8 +46,11 @@ def survey(objects: Objects) -> Iterator[Surveyed]:
     catalogue = _read(objects, CATALOGUE, Catalogue)
     if catalogue is None:
         raise ArchiveDamaged(f"{objects.location}/{CATALOGUE} is missing")
+    names = names_in(catalogue.streams)
     for place in places_in(catalogue.streams):
-        yield _Partition(objects, place).check()
+        stream, topic = names[place.stream, place.topic]
+        found = _Partition(objects, place).check()
+        yield msgspec.structs.replace(found, stream_name=stream, topic_name=topic)
 
 
 def _read(objects: Objects, name: str, kind: type[Document]) -> Document | None:
@@ -118,7 +122,7 @@ class _Partition:
             known = self._index_of(piece)
             if known is not None:
                 described.extend(known)
-        joined = _Joined(self._objects, self._place, pieces)
+        joined = Joined(self._objects, self._place, pieces)
         found_index = Index()
         path = f"{self._folder}/{pieces[0].log.name}"
         window = scan.Window(joined, 0, position)
@@ -149,7 +153,7 @@ class _Partition:
         return known[0]
 
 
-class _Joined(Files):
+class Joined(Files):
     """The pieces of a segment as one file, whose parts are read once, in their order, and again only where a scan
     searches. What cannot be read, or has another size, reads as zeros, and is reported at the end."""
 

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from whippet.storage.document_checksums import State, with_checksum, without_checksum
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import ArchiveDamaged
 from whippet.storage.layout import PartitionId
@@ -134,7 +135,7 @@ Document = TypeVar("Document", Owner, Round, Manifest, Catalogue)
 
 
 def encode(document: Owner | Round | Manifest | Catalogue) -> bytes:
-    return msgspec.json.encode(document) + b"\n"
+    return with_checksum(msgspec.json.encode(document))
 
 
 def decode(content: bytes, kind: type[Document], where: str) -> Document:
@@ -146,6 +147,8 @@ def decode(content: bytes, kind: type[Document], where: str) -> Document:
         raise ArchiveDamaged(
             f"{where}: this archive has format version {document.whippet_archive}, this program has {ARCHIVE_VERSION}"
         )
+    if without_checksum(content)[1] is State.CHANGED:
+        raise ArchiveDamaged(f"{where} is not what was written: its checksum does not match")
     return document
 
 

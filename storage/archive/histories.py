@@ -21,6 +21,7 @@ from whippet.storage.archive.blocks import Blocks
 from whippet.storage.archive.documents import Manifest, decode, manifest_name
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.reader import ArchiveReader
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveError, ArchiveUnavailable, ReadFailed
@@ -96,7 +97,7 @@ class Histories:
 
     def keep(self, place: PartitionId, first_offset: int) -> None:
         """Returns when `history.json` is on the disk."""
-        content = msgspec.json.encode(HistoryDocument(first_offset)) + b"\n"
+        content = with_checksum(msgspec.json.encode(HistoryDocument(first_offset)))
         replace(self._files, f"{self._layout.partition(place)}/{HISTORY_FILE}", content)
 
     def read(self, place: PartitionId, offset: int, count: int, room: int, until: int) -> Fetched:

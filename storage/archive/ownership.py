@@ -16,12 +16,12 @@ import msgspec
 
 from whippet.storage.archive.documents import OWNER, Owner, decode, encode
 from whippet.storage.archive.objects import Objects, Version
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable
 from whippet.storage.files import Files, read_all, replace
-from whippet.storage.layout import Layout
+from whippet.storage.layout import CLAIMS_FILE, Layout
 
-CLAIMS_FILE = "archive_claims.json"
 BEGUN_MAX = 1000
 """How many claims without a known result are kept; a request is not on its way for longer."""
 
@@ -66,7 +66,7 @@ def read_claims(files: Files, layout: Layout) -> Claims:
 
 def _keep(files: Files, layout: Layout, location: str, known: Known) -> None:
     claims = read_claims(files, layout)
-    content = msgspec.json.encode(Claims(claims.archives | {location: known})) + b"\n"
+    content = with_checksum(msgspec.json.encode(Claims(claims.archives | {location: known})))
     replace(files, layout.below(CLAIMS_FILE), content)
 
 

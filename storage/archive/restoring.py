@@ -41,15 +41,18 @@ from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.catalog import Catalog
 from whippet.storage.data_folder import Identity
+from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
 from whippet.storage.index import Index
 from whippet.storage.layout import (
+    CLAIMS_FILE,
     FORMAT_FILE,
     HISTORY_FILE,
     LOCK_FILE,
     OFFSETS_FOLDER,
+    RESTORING_FILE,
     TOKENS_FOLDER,
     USERS_FOLDER,
     Layout,
@@ -63,9 +66,8 @@ from whippet.storage.options import StoreOptions
 
 _log = logging.getLogger(__name__)
 
-MARKER = "RESTORING"
-"""The file of a folder whose restoring has begun and is not complete."""
-LEFT_ALONE = frozenset({"lost+found", LOCK_FILE, MARKER, ownership.CLAIMS_FILE})
+MARKER = RESTORING_FILE
+LEFT_ALONE = frozenset({"lost+found", LOCK_FILE, MARKER, CLAIMS_FILE})
 MESSAGES_PER_SECOND_MAX = 1 << 24
 """No partition receives more. It bounds which offsets a lost server may have given out since it archived last."""
 CLOCKS_APART_S = 60
@@ -164,9 +166,8 @@ class Restoring:
         if catalogue is None:
             raise ArchiveDamaged(f"{self._objects.location}/{CATALOGUE} is missing, so there is nothing to restore")
         # The round may be of an earlier claim: since then, nothing is certain to be archived.
-        archived_at = _created_at(catalogue) if last is None else last.began_at
-        elapsed_s = max(self._clock() - archived_at, 0) // 1_000_000 + CLOCKS_APART_S
-        given_out = 0 if before.complete and self._to is None else elapsed_s * MESSAGES_PER_SECOND_MAX
+        archived_at = created_at(catalogue) if last is None else last.began_at
+        given_out = 0 if before.complete and self._to is None else given_out_since(archived_at, self._clock())
         self._restore_documents(catalogue)
         places = places_in(catalogue.streams)
         restore = self._restore_partition if self._downloads else self._begin_partition
@@ -259,7 +260,7 @@ class Restoring:
         if manifest.pieces:
             end = manifest.pieces[-1].next
             first = HistoryDocument(manifest.pieces[0].first)
-            self._write(f"{folder}/{HISTORY_FILE}", msgspec.json.encode(first) + b"\n")
+            self._write(f"{folder}/{HISTORY_FILE}", with_checksum(msgspec.json.encode(first)))
             self._count(sum(piece.next - piece.first for piece in manifest.pieces), 0)
         newest = max(manifest.next_offset, end) + given_out
         if manifest.pieces and newest > end:
@@ -386,7 +387,12 @@ class Restoring:
         self._files.rename(temporary, path)
 
 
-def _created_at(catalogue: Catalogue) -> int:
+def given_out_since(archived_at: int, now: int) -> int:
+    """How many offsets of a partition a server may have given out since a time."""
+    return (max(now - archived_at, 0) // 1_000_000 + CLOCKS_APART_S) * MESSAGES_PER_SECOND_MAX
+
+
+def created_at(catalogue: Catalogue) -> int:
     """When the data folder was created."""
     try:
         return msgspec.json.decode(catalogue.format, type=Identity).created_at

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.storage.support.disk import SimulatedDisk
+from tests.storage.support.documents import change, content
 from tests.storage.support.world import SlowDisk, opened, payloads, settled, texts, with_topic
 from tests.support.clocks import Clock
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
@@ -90,7 +91,7 @@ async def test_documents_are_json_that_a_person_can_read(tmp_path: Path) -> None
         await store.create_topic(3, topic(4, 1))
         await store.write_group(3, 4, GroupDocument(id=5, name="g", created_at=9))
     folder = tmp_path / "streams/3"
-    assert json.loads((folder / "stream.json").read_text()) == {"id": 3, "name": "grüße", "created_at": 7}
+    assert content(folder / "stream.json") == {"id": 3, "name": "grüße", "created_at": 7}
     assert json.loads((folder / "topics/4/topic.json").read_text())["max_topic_size"] == 2**64 - 1
     assert json.loads((folder / "topics/4/groups/5.json").read_text())["name"] == "g"
     assert (folder / "topics/4/partitions/0/00000000000000000000.log").exists()
@@ -101,7 +102,7 @@ async def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
         await with_topic(store)
         before = picture(store)
     for document in (tmp_path / "streams/0/stream.json", tmp_path / "streams/0/topics/0/topic.json"):
-        document.write_text(json.dumps(json.loads(document.read_text()) | {"from the future": [1]}))
+        change(document, **{"from the future": [1]})
     async with opened(tmp_path) as store:
         assert picture(store) == before
         assert not store.problems
@@ -156,8 +157,7 @@ async def test_a_removal_interrupted_by_a_crash_is_finished_at_the_next_start(tm
     async with opened(tmp_path) as store:
         await with_topic(store, 4)
     document = tmp_path / "streams/0/topics/0/topic.json"
-    decided = json.loads(document.read_text()) | {"partitions_count": 2, "removing": [2, 3]}
-    document.write_text(json.dumps(decided))
+    change(document, partitions_count=2, removing=[2, 3])
     async with opened(tmp_path) as store:
         assert store.streams[0].topics[0].partitions == [0, 1]
         assert not store.problems

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from tests.storage.support.damaged import DOCUMENTS, GARBAGE, damage_file
+from tests.storage.support.documents import change
 from tests.storage.support.folders import (
     BATCH_MESSAGES,
     MESSAGES,
@@ -132,7 +133,7 @@ def test_an_impossible_number_of_partitions_is_refused_not_tried(damaged: Damage
 
 def test_many_missing_partitions_are_reported_in_one_line(damaged: DamagedFolder) -> None:
     path = damaged.topic / "topic.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"partitions_count": 1_000_000}))
+    change(path, partitions_count=1_000_000)
     seen = reopened(damaged)
     assert len(seen.reports) == 1
     assert seen.says("999998", damaged.partition(2))

@@ -239,7 +239,7 @@ async def test_a_document_in_the_place_of_another_is_refused(tmp_path: Path) -> 
 async def test_a_folder_without_keys_has_none_in_its_format_file(tmp_path: Path) -> None:
     await fill(tmp_path)
     found = json.loads((tmp_path / "FORMAT").read_bytes())
-    assert (found.keys(), found["whippet_store"]) == ({"whippet_store", "id", "created_at"}, FORMAT_VERSION)
+    assert (found.keys(), found["whippet_store"]) == ({"whippet_store", "id", "created_at", "xxh3"}, FORMAT_VERSION)
 
 
 def test_plain_documents_that_look_like_anything_stay_what_they_are() -> None:

@@ -52,6 +52,8 @@ def whole(**other: object) -> Surveyed:
         "next_offset": 18,
         "size_bytes": 5 * len(BATCH),
         "damage": [],
+        "stream_name": "s",
+        "topic_name": "t",
     }
     return Surveyed(**(found | other))  # type: ignore[arg-type]
 
@@ -62,11 +64,10 @@ async def test_every_partition_is_described_and_everything_else_is_skipped(tmp_p
     (folder.parent / "7").write_bytes(b"no folder")
     (folder / "99999999999999999999.log").write_bytes(b"no name of a segment")
     (folder / "00000000000000000099.log").mkdir()
-    (folder / "00000000000000000099.index").write_bytes(b"without a log")
-    empty = Surveyed(PartitionId(0, 0, 0), 1, 0, 0, 0, 0, [])
+    empty = Surveyed(PartitionId(0, 0, 0), 1, 0, 0, 0, 0, [], "s", "t")
     assert surveyed(tmp_path) == [empty, whole()]
     (folder.parent / "2").mkdir()
-    assert surveyed(tmp_path)[2] == Surveyed(PartitionId(0, 0, 2), 0, 0, 0, 0, 0, [])
+    assert surveyed(tmp_path)[2] == Surveyed(PartitionId(0, 0, 2), 0, 0, 0, 0, 0, [], "s", "t")
 
 
 async def test_bytes_after_the_last_batch_are_damage_without_lost_messages(tmp_path: Path) -> None:

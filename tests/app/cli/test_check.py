@@ -41,7 +41,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_an_undamaged_folder_is_summarised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "stream 0, topic 0, partition 1: 10 messages in 3 segments, first offset 0, next offset 10" in shown
+    assert (
+        "stream 0 (orders), topic 0 (eu), partition 1: 10 messages in 3 segments, first offset 0, next offset 10"
+        in shown
+    )
     assert "2 partitions, 0 of them damaged" in shown
 
 
@@ -51,7 +54,8 @@ def test_damage_is_reported_and_not_changed(folder: Path, capsys: pytest.Capture
     last.write_bytes(last.read_bytes() + b"half a batch")
     before = contents(folder)
     assert main(["check", str(folder), "--json"]) == 1
-    partitions = json.loads(capsys.readouterr().out)
+    *partitions, others = json.loads(capsys.readouterr().out)
+    assert others == {"documents": 3, "damage": []}
     assert [partition["messages"] for partition in partitions] == [0, 9]
     assert [Path(damage["file"]).name for damage in partitions[1]["damage"]] == [first.name, last.name]
     assert contents(folder) == before

@@ -12,7 +12,7 @@ from tests.storage.archive.support.archives import Flaky, archived, restore
 from tests.storage.support.numbered_sends import by
 from tests.storage.support.world import opened, sized, texts, with_topic
 from whippet.storage.archive.checking import survey
-from whippet.storage.archive.documents import Manifest
+from whippet.storage.archive.documents import Manifest, encode
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
 from whippet.storage.layout import PartitionId
 from whippet.storage.survey import Surveyed
@@ -76,7 +76,7 @@ async def test_every_changed_byte_of_a_log_is_found(tmp_path: Path) -> None:
 
 def change_manifest(tmp_path: Path, change: Callable[[Manifest], Manifest]) -> None:
     path = tmp_path / "archive" / MANIFEST
-    path.write_bytes(msgspec.json.encode(change(msgspec.json.decode(path.read_bytes(), type=Manifest))))
+    path.write_bytes(encode(change(msgspec.json.decode(path.read_bytes(), type=Manifest))))
 
 
 async def test_pieces_that_do_not_fit_together_are_reported(tmp_path: Path) -> None:

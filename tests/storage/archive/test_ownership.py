@@ -11,10 +11,10 @@ import pytest
 from tests.storage.archive.support.archives import Flaky
 from whippet.storage.archive.documents import OWNER, Owner, encode
 from whippet.storage.archive.objects import LocalObjects, Objects, Version
-from whippet.storage.archive.ownership import CLAIMS_FILE, Claims, claim, mark_complete, require
+from whippet.storage.archive.ownership import Claims, claim, mark_complete, require
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, ArchiveUnavailable
 from whippet.storage.files import Files
-from whippet.storage.layout import Layout
+from whippet.storage.layout import CLAIMS_FILE, Layout
 from whippet.storage.options import StoreOptions
 
 

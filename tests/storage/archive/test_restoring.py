@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.archive.support.archives import Crash, Flaky, archived, restore
+from tests.storage.support.documents import replace_text
 from tests.storage.support.numbered_sends import by
 from tests.storage.support.world import offsets, opened, sized, texts, with_topic
 from tests.support.clocks import NOON
@@ -196,7 +197,7 @@ async def test_a_damaged_object_is_named_and_the_folder_is_not_opened(
 async def test_names_in_an_archive_cannot_lead_to_other_folders(tmp_path: Path) -> None:
     await archive_of(tmp_path)
     path = tmp_path / "archive/catalogue.json"
-    path.write_bytes(path.read_bytes().replace(b'"1.json"', b'"../../1.json"'))
+    replace_text(path, b'"1.json"', b'"../../1.json"')
     with pytest.raises(ArchiveDamaged, match="cannot be part of a data folder"):
         restore(tmp_path)
     assert not (tmp_path / "1.json").exists()

@@ -1,0 +1,519 @@
+"""Damage of every kind to a data folder is found by a check, named, and repaired from the archive.
+
+`mirrored` has a folder with an archive of all of it, so afterwards every byte must be what it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.archive.support.archives import archived
+from tests.storage.support.packed import usually
+from tests.storage.support.repairs import (
+    PARTITION,
+    Dying,
+    Killed,
+    Mirrored,
+    everything,
+    findings,
+    flipped,
+    mirrored,
+)
+from tests.storage.support.world import opened, texts
+from tests.support.sizes import sized
+from whippet.storage import producer_file
+from whippet.storage.errors import RepairRefused, StoreLocked, UnsupportedFormat
+from whippet.storage.files import Files
+from whippet.storage.offsets import Kind
+from whippet.storage.options import StoreOptions
+from whippet.storage.partition_check import Part
+from whippet.storage.producers import Producer, Record
+from whippet.storage.repair import Repair
+from whippet.storage.survey import survey
+
+Damaging = Callable[[Path], None]
+
+NOT_REPAIRABLE = ("archive_claims.json",)
+SET_ASIDE = ("numbers.json",)
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+@sized("step", 61, long=1)
+async def test_a_changed_byte_of_any_file_is_found_named_and_repaired(tmp_path: Path, way: str, step: int) -> None:
+    folder = await mirrored(tmp_path, way)
+    assert folder.damage() == []
+    assert findings(folder.repair()) == []
+    count = 0
+    for name, content in sorted(folder.before.items()):
+        for position in range(0, len(content), step):
+            mask = 1 << (position * 5 + len(name)) % 8
+            (folder.data / name).write_bytes(flipped(content, position, mask))
+            where = f"{name}, byte {position}, mask {mask}"
+            try:
+                found = folder.damage()
+                assert any(each.file == str(folder.data / name) for each in found), (where, found)
+            except UnsupportedFormat as error:
+                assert name == "FORMAT", where
+                assert str(error).startswith(str(folder.data / name)), where
+            outcomes = folder.repair()
+            assert any(each.damage.file == str(folder.data / name) for each in findings(outcomes)), where
+            if name in NOT_REPAIRABLE:
+                assert not all(each.repaired for each in findings(outcomes)), where
+            else:
+                assert all(each.repaired for each in findings(outcomes)), (where, outcomes)
+                assert folder.damage() == [], where
+                expected = {key: value for key, value in folder.before.items() if key not in SET_ASIDE}
+                after = {key: value for key, value in folder.files().items() if key not in SET_ASIDE}
+                assert after == expected, where
+            folder.reset()
+            count += 1
+    assert count > 100
+
+
+# ------------------------------------------------------------------------------------------------ other kinds of damage
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def without_its_middle(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 3 :])
+
+
+def with_more_inside(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:300] + b"inserted" + content[300:])
+
+
+def with_more_after(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"after the last batch" * 20)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbled(path: Path) -> None:
+    path.write_bytes(bytes(octet ^ 0x5A for octet in path.read_bytes()))
+
+
+KINDS = (zeros, half, without_its_middle, with_more_inside, with_more_after, emptied, garbled, Path.unlink)
+
+
+def restored(folder: Mirrored) -> None:
+    """Whatever was damaged: it was found, all of it is repaired, and every byte is what it was."""
+    assert folder.damage()
+    dry = findings(folder.repair(dry_run=True))
+    assert dry
+    assert all(each.repaired for each in dry), dry
+    assert folder.kept_aside() == []
+    outcomes = findings(folder.repair())
+    assert all(each.repaired for each in outcomes), outcomes
+    assert folder.damage() == []
+    assert folder.files() == folder.before
+    assert findings(folder.repair()) == []
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+async def test_every_log_that_is_damaged_is_repaired(tmp_path: Path, way: str, kind: Damaging) -> None:
+    folder = await mirrored(tmp_path, way)
+    assert len(folder.logs()) > 3
+    for log in folder.logs():
+        original = log.read_bytes()
+        kind(log)
+        what_it_was = log.read_bytes() if log.exists() else b""
+        restored(folder)
+        if 0 < len(what_it_was) != len(original) // 2:
+            assert folder.kept_aside(), log
+        folder.reset()
+    assert await folder.readable() == folder.messages
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+@pytest.mark.parametrize("kind", KINDS[:-1], ids=lambda kind: kind.__name__)
+async def test_every_index_that_is_damaged_is_built_anew_without_an_archive(
+    tmp_path: Path, way: str, kind: Damaging
+) -> None:
+    folder = await mirrored(tmp_path, way)
+    for path in folder.partition.glob("*.index"):
+        kind(path)
+    assert len(folder.damage()) == len(list(folder.partition.glob("*.index")))
+    found = findings(folder.repair(archive=False))
+    assert {each.how for each in found} == {"built anew from the log"}
+    assert (folder.files(), folder.damage()) == (folder.before, [])
+
+
+async def test_missing_indexes_are_no_damage_and_are_built_anew(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first, *_ = sorted(folder.partition.glob("*.index"))
+    first.unlink()
+    assert folder.damage() == []
+    (found,) = findings(folder.repair(archive=False))
+    assert (found.damage.reason, found.repaired) == ("it is missing", True)
+    assert folder.files() == folder.before
+
+
+async def test_several_damages_at_once_are_all_repaired(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path, "zstd, encrypted")
+    first, second, third, *_, last = folder.logs()
+    for position in (10, 300, len(first.read_bytes()) - 5):
+        first.write_bytes(flipped(first.read_bytes(), position, 4))
+    second.unlink()
+    zeros(third)
+    half(last)
+    garbled(folder.partition / "offsets/consumers/7")
+    garbled(folder.data / "streams/0/topics/1/topic.json")
+    (folder.data / "users/1.json").unlink()
+    found = folder.damage()
+    assert {Path(each.file).name for each in found} >= {first.name, last.name, "7", "topic.json"}
+    outcomes = folder.repair()
+    assert all(each.repaired for each in findings(outcomes)), outcomes
+    after = folder.files()
+    assert {name for name, content in folder.before.items() if after.get(name) != content} == {"users/1.json"}
+    assert [(each.stream_name, each.topic_name) for each in outcomes if each.place] == [("orders", "eu")]
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+async def test_segments_that_were_swapped_are_put_back(tmp_path: Path, way: str) -> None:
+    folder = await mirrored(tmp_path, way)
+    logs = folder.logs()
+    for one, other in ((logs[0], logs[1]), (logs[1], logs[-1]), (logs[0], logs[-1])):
+        contents = one.read_bytes(), other.read_bytes()
+        other.write_bytes(contents[0])
+        one.write_bytes(contents[1])
+        restored(folder)
+        folder.reset()
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+@pytest.mark.parametrize("source", ["streams/0/topics/0/partitions/1", "streams/0/topics/1/partitions/0"])
+async def test_the_log_of_another_partition_is_replaced(tmp_path: Path, way: str, source: str) -> None:
+    folder = await mirrored(tmp_path, way)
+    for log in folder.logs():
+        foreign = folder.data / source / log.name
+        if foreign.exists():
+            log.write_bytes(foreign.read_bytes())
+            restored(folder)
+            folder.reset()
+
+
+@pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
+async def test_a_missing_partition_is_restored(tmp_path: Path, way: str) -> None:
+    folder = await mirrored(tmp_path, way)
+    shutil.rmtree(folder.partition)
+    (found,) = folder.damage()
+    assert (found.file, found.reason) == (str(folder.partition), "the folder is missing")
+    assert [each.repaired for each in findings(folder.repair())] == [True]
+    assert folder.damage() == []
+    after = folder.files()
+    assert all(after[name] == content for name, content in folder.before.items() if name.endswith(".log"))
+    assert await folder.readable() == folder.messages
+
+
+# ------------------------------------------------------------------------------------------- interruptions and refusals
+
+
+def a_changed_batch(folder: Mirrored) -> None:
+    log = folder.logs()[0]
+    log.write_bytes(flipped(log.read_bytes(), 300, 1))
+
+
+def bytes_inserted(folder: Mirrored) -> None:
+    with_more_inside(folder.logs()[1])
+
+
+def a_short_last_log(folder: Mirrored) -> None:
+    half(folder.logs()[-1])
+
+
+def a_longer_last_log(folder: Mirrored) -> None:
+    with_more_after(folder.logs()[-1])
+
+
+def a_missing_log(folder: Mirrored) -> None:
+    folder.logs()[1].unlink()
+
+
+def small_files(folder: Mirrored) -> None:
+    for name in ("producers", "offsets/consumers/7", folder.logs()[0].name.replace("log", "index")):
+        path = folder.partition / name
+        path.write_bytes(flipped(path.read_bytes(), 20, 1))
+    garbled(folder.data / "streams/0/stream.json")
+
+
+def a_missing_folder(folder: Mirrored) -> None:
+    shutil.rmtree(folder.partition)
+
+
+def no_format(folder: Mirrored) -> None:
+    (folder.data / "FORMAT").unlink()
+
+
+DAMAGES = (
+    a_changed_batch,
+    bytes_inserted,
+    a_short_last_log,
+    a_longer_last_log,
+    a_missing_log,
+    small_files,
+    a_missing_folder,
+    no_format,
+)
+
+
+def readable_in(folder: Mirrored) -> int:
+    return sum(found.messages for found in survey(folder.store_options()))
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+async def test_a_repair_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated(
+    tmp_path: Path, damage: Callable[[Mirrored], None]
+) -> None:
+    folder = await mirrored(tmp_path, "zstd, encrypted")
+    steps = 0
+    while True:
+        damage(folder)
+        there = readable_in(folder) if (folder.data / "FORMAT").exists() else 0
+        files = Dying(steps)
+        try:
+            folder.repair(files)
+        except Killed:
+            pass
+        else:
+            break
+        if (folder.data / "FORMAT").exists():
+            assert readable_in(folder) >= there, steps
+        assert all(each.repaired for each in findings(folder.repair())), steps
+        assert folder.damage() == []
+        after = {name: content for name, content in folder.files().items() if not name.startswith("staging/")}
+        left_out = {name for name in after if name not in folder.before}
+        assert {name: after.get(name) for name in folder.before} == folder.before or damage is a_missing_folder, steps
+        assert not left_out or damage is a_missing_folder
+        folder.reset()
+        steps += 1
+    assert steps > 2
+
+
+async def test_a_folder_that_a_server_has_open_is_refused(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    async with opened(folder.data):
+        with pytest.raises(StoreLocked):
+            folder.repair()
+
+
+async def test_the_archive_of_another_folder_is_refused(tmp_path: Path) -> None:
+    one, other = await mirrored(tmp_path / "one"), await mirrored(tmp_path / "other")
+    a_changed_batch(one)
+    (one.root / "archive").rename(one.root / "its own")
+    (other.root / "archive").rename(one.root / "archive")
+    with pytest.raises(RepairRefused, match="the archive of another data folder"):
+        one.repair()
+    (one.data / "FORMAT").unlink()
+    with pytest.raises(RepairRefused, match="not certain"):
+        one.repair()
+
+
+@pytest.mark.parametrize("name", ["RESTORING", "placement.json"])
+async def test_a_folder_that_another_tool_has_to_finish_is_refused(tmp_path: Path, name: str) -> None:
+    folder = await mirrored(tmp_path)
+    (folder.data / name).write_text("{}")
+    with pytest.raises(RepairRefused):
+        folder.repair()
+
+
+async def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFormat, match="not a data folder"):
+        list(Repair(StoreOptions(path=str(tmp_path)), Files(), None).run())
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_partition_whose_deletion_was_interrupted_is_not_touched(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    (folder.partition / "intent.json").write_text('{"purge":true}')
+    garbled(folder.logs()[0])
+    (outcome, _) = folder.repair()
+    assert outcome.findings == []
+    assert "a deletion was in progress" in outcome.notes[0]
+
+
+# ----------------------------------------------------------------------------------- what the archive does not know yet
+
+
+async def test_messages_that_are_newer_than_the_archive_are_never_lost(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    async with opened(folder.data, segment_bytes=1 << 20) as store:
+        first = next(iter(store.partitions_of(0, 0)))
+        for i in range(4):
+            await first.append(texts(f"newer {i}"))
+        messages = await everything(first)
+    last = folder.logs()[-1]
+    size = len(last.read_bytes())
+    for position in (20, 300):
+        last.write_bytes(flipped(last.read_bytes(), position, 1))
+    assert all(each.repaired for each in findings(folder.repair()))
+    assert (folder.damage(), last.stat().st_size) == ([], size)
+    assert await folder.readable() == messages
+    with_more_inside(last)
+    assert all(each.repaired for each in findings(folder.repair()))
+    assert await folder.readable() == messages
+
+
+async def test_what_the_archive_does_not_have_is_left_as_it_is_and_named(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    async with opened(folder.data, segment_bytes=1 << 20) as store:
+        first = next(iter(store.partitions_of(0, 0)))
+        at = len(await everything(first))
+        for i in range(4):
+            await first.append(texts(f"newer {i}"))
+    last = folder.logs()[-1]
+    content = last.read_bytes()
+    spoilt = flipped(content, content.index(b"newer 1") + 2, 1)
+    last.write_bytes(spoilt)
+    (found,) = findings(folder.repair())
+    assert (found.repaired, found.damage.offset, found.damage.next_offset) == (False, at + 1, at + 2)
+    assert found.how.startswith("the archive does not have it; the server")
+    assert last.read_bytes() == spoilt
+
+
+async def test_damage_that_was_archived_cannot_be_repaired(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    a_changed_batch(folder)
+    before = folder.logs()[0].read_bytes()
+    for path in (tmp_path / "archive" / PARTITION).glob("0*.0-*.log"):
+        if path.name.startswith(folder.logs()[0].stem):
+            path.write_bytes(before)
+    (outcome, _) = folder.repair()
+    assert [each.repaired for each in outcome.findings] == [False]
+    assert "the object has the checksum" in outcome.notes[0]
+    assert folder.logs()[0].read_bytes() == before
+
+
+async def test_a_whole_batch_of_a_damaged_object_is_used(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first = folder.logs()[0]
+    for path in (tmp_path / "archive" / PARTITION).glob(f"{first.stem}.0-*.log"):
+        path.write_bytes(flipped(path.read_bytes(), path.stat().st_size - 1, 1))
+    a_changed_batch(folder)
+    outcomes = folder.repair()
+    assert all(each.repaired for each in findings(outcomes))
+    assert "the object has the checksum" in outcomes[0].notes[0]
+    assert folder.files() == folder.before
+
+
+async def test_a_record_of_a_numbered_send_is_taken_from_an_older_copy(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    path = folder.partition / "producers"
+    whole = path.read_bytes()
+    newer = producer_file.encode(Record(Producer(b"new", 1, 2), 3, 1, 4, 5), 0)
+    path.write_bytes(flipped(whole, 130, 1) + newer)
+    assert [each.repaired for each in findings(folder.repair())] == [True]
+    assert path.read_bytes() == whole + newer
+
+
+async def test_an_offset_that_is_newer_than_the_archive_is_kept(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path, "zstd, encrypted")
+    async with opened(folder.data, **folder.options) as store:
+        first = next(iter(store.partitions_of(0, 0)))
+        await first.store_offset(Kind.CONSUMER, 7, 6)
+        await first.store_offset(Kind.CONSUMER, 7, 8)
+    path = folder.partition / "offsets/consumers/7"
+    path.write_bytes(flipped(path.read_bytes(), 100, 1))
+    (damage,) = folder.damage()
+    assert damage.reason == "one of its two places is not valid, so the offset may be an older one"
+    (found,) = findings(folder.repair())
+    assert found.how.startswith("written anew")
+    assert folder.damage() == []
+    async with opened(folder.data, **folder.options) as store:
+        assert next(iter(store.partitions_of(0, 0))).offset_of(Kind.CONSUMER, 7) in (6, 8)
+
+
+# ------------------------------------------------------------------------------------------- what is intact but foreign
+
+
+async def test_an_intact_log_of_another_topic_is_only_replaced_if_the_archive_is_trusted(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    source = folder.data / "streams/0/topics/1/partitions/0"
+    for path in source.glob("0*"):
+        (folder.partition / path.name).write_bytes(path.read_bytes())
+    assert folder.damage() == []
+    foreign = folder.files()
+    (outcome, _) = folder.repair()
+    assert outcome.findings == []
+    assert "all of it is intact, but the archive has other messages there" in outcome.notes[0]
+    assert folder.files() == foreign
+    assert all(each.repaired for each in findings(folder.repair(trusts_archive=True)))
+    assert folder.files() == folder.before
+
+
+async def test_a_history_that_was_purged_is_not_brought_back(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    async with opened(folder.data) as store:
+        first = next(iter(store.partitions_of(0, 0)))
+        await first.purge()
+        await first.append(texts("after the purge"))
+    log = folder.logs()[0]
+    with_more_after(log)
+    folder.repair()
+    async with opened(folder.data) as store:
+        assert await everything(next(iter(store.partitions_of(0, 0)))) == [b"after the purge"]
+
+
+# ------------------------------------------------------------------------------------------------------ without archive
+
+
+@pytest.mark.parametrize("damage", DAMAGES[:-1], ids=lambda damage: damage.__name__)
+async def test_without_an_archive_damage_is_described_and_nothing_but_indexes_changes(
+    tmp_path: Path, damage: Callable[[Mirrored], None]
+) -> None:
+    folder = await mirrored(tmp_path)
+    damage(folder)
+    before = {name: content for name, content in folder.files().items() if not name.endswith(".index")}
+    found = [each for each in findings(folder.repair(archive=False)) if each.part is not Part.INDEX]
+    assert found
+    assert not any(each.repaired for each in found)
+    assert all(each.how.startswith("there is no archive to take it from; ") for each in found)
+    after = {name: content for name, content in folder.files().items() if not name.endswith(".index")}
+    assert after == before
+
+
+# ------------------------------------------------------------------------------------------------------------ version 1
+
+
+async def test_a_folder_of_version_1_is_repaired_once_it_has_an_archive(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).parent / "support/version_1.tar.gz") as archive:
+        archive.extractall(tmp_path / "data", filter="data")
+    async with archived(tmp_path) as (_, archiver):
+        assert await archiver.round()
+    folder = Mirrored(tmp_path, "plain")
+    folder.before = folder.files()
+    for log in folder.logs():
+        content = log.read_bytes()
+        for position in range(0, len(content), len(content) // 9):
+            log.write_bytes(flipped(content, position, 1))
+            restored(folder)
+            folder.reset()
+
+
+def test_a_folder_of_version_1_is_checked_and_its_indexes_are_built_anew(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).parent / "support/version_1.tar.gz") as archive:
+        archive.extractall(tmp_path / "data", filter="data")
+    folder = Mirrored(tmp_path, "plain")
+    folder.before = folder.files()
+    assert folder.damage() == []
+    (index, *_) = folder.partition.glob("*.index")
+    garbled(index)
+    assert [each.file for each in folder.damage()] == [str(index)]
+    assert all(each.repaired for each in findings(folder.repair(archive=False)))
+    assert folder.files() == folder.before
