@@ -257,13 +257,16 @@ class Partition:
             await reached
         return Appended(entry.base_offset, checked.message_count, entry.timestamp, level)
 
-    def append_at_once(self, batch: batches.Writable, checked: batches.Checked, waiting: Awaiting) -> bool | None:
-        """Does the same as `append`, without a coroutine, for a batch that the caller has just built. Returns True if
-        it has the durability of the partition; False if `waiting` will be told when it does, or why it will not; None
-        if nothing was done, and `append` has to do it."""
+    def append_at_once(self, batch: batches.Writable, checked: batches.Checked, waiting: Awaiting) -> int | None:
+        """Does the same as `append`, without a coroutine, for a batch that the caller has just built. Returns its first
+        offset; `waiting` is told when it has the durability of the partition, perhaps already, or why it will not.
+        None: nothing was done, and `append` has to do it."""
         if len(batch) > self._shared.limits.batch_bytes or self._has_to_wait():
             return None
-        return self._pipeline.add(self._place(batch, checked), self.durability, waiting) is None
+        entry = self._place(batch, checked)
+        if self._pipeline.add(entry, self.durability, waiting) is None:
+            waiting.set_result(None)
+        return entry.base_offset
 
     def _has_to_wait(self) -> bool:
         shared, pipeline = self._shared, self._pipeline

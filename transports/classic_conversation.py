@@ -86,15 +86,18 @@ class ClassicConversation:
                 made = sends.single(payload, position, self.dialect, random_bytes, self._limits, None)
             if made is None:
                 return None
-            is_done = direct_sends.begin(self._gateway, self.session, stream, topic, to, *made, on_done)
+            sending = direct_sends.begin(self._gateway, self.session, stream, topic, to, *made)
         except CommandError:
             return None
         except Exception:  # noqa: BLE001 -- an unexpected error is logged once, and closes no connection
             _log.exception("%s: a send failed with an unexpected error", self.session.address)
             return [frames.failure(Code.ERROR)]
-        if is_done is None:
+        if sending is None:
             return None
-        return SENT if is_done else []
+        if sending.is_done:
+            return SENT
+        sending.on_done = on_done
+        return []
 
     def end_send(self, refused: CommandError | None) -> list[Readable]:
         if refused is None:

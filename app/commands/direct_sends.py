@@ -6,6 +6,7 @@ finds out what is wrong with it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from whippet.app.access.permissions import send_messages
 from whippet.app.commands.messages import choose_partition
 from whippet.app.commands.requests import Identifier, Partitioning, SendMessages
+from whippet.app.commands.responses import Sent
 from whippet.app.errors import TABLE, CommandError, of_storage
 from whippet.storage.errors import StorageError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.sessions import Session
     from whippet.storage.batch import Checked, Writable
+    from whippet.storage.partition import Partition
 
 OnDone = Callable[[CommandError | None], None]
 
@@ -32,11 +35,8 @@ def begin(
     partitioning: Partitioning,
     batch: Writable,
     checked: Checked,
-    on_done: OnDone,
-) -> bool | None:
-    """Returns True if the batch was appended and has the durability of its partition, and False if it was appended and
-    `on_done` will be called: with None, or with the reason why it was not stored after all. None: nothing was done, and
-    `execute` has to do it."""
+) -> Sending | None:
+    """Appends a batch with the durability of its topic. None: nothing was done, and `execute` has to do it."""
     began = perf_counter()
     user = gateway.users.by_login(session.login)
     stream = gateway.streams.find(stream_name)
@@ -52,52 +52,82 @@ def begin(
         return None
     turn = topic.turn
     partition = topic.partition(choose_partition(topic, partitioning))
-    appending = None
+    first = None
     if partition is not None:
-        waiting = _Waiting(gateway, session, began, on_done, checked.message_count, len(batch))
+        sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
         try:
-            appending = partition.append_at_once(batch, checked, waiting)
+            first = partition.append_at_once(batch, checked, sending)
         except StorageError:
-            appending = None
-    if appending is None:
+            # The command meets it again, and counts it.
+            first = None
+    if first is None:
         topic.turn = turn
-    elif appending:
-        waiting.count()
-    return appending
+        return None
+    sending.first_offset = first
+    return sending
 
 
-class _Waiting:
-    """A send whose batch has not reached its durability yet. The partition takes it for a future; unlike one it is
-    called at once, not in the next turn of the event loop."""
+class Sending:
+    """A batch that was appended. Until it is done its durability is awaited: the partition takes this for a future.
+    Unlike those of a future, its callback is called at once, not in the next turn of the event loop."""
 
-    __slots__ = ("_began", "_bytes", "_gateway", "_messages", "_on_done", "_session")
+    __slots__ = (
+        "_began",
+        "_gateway",
+        "_messages",
+        "_partition",
+        "_session",
+        "_size",
+        "first_offset",
+        "is_done",
+        "on_done",
+        "refused",
+    )
 
     def __init__(
-        self, gateway: Gateway, session: Session, began: float, on_done: OnDone, messages: int, size: int
+        self, gateway: Gateway, session: Session, began: float, partition: Partition, messages: int, size: int
     ) -> None:
+        self.is_done = False
+        self.refused: CommandError | None = None
+        """Why the batch was not stored after all."""
+        self.first_offset = 0
+        self.on_done: OnDone | None = None
+        """Set by whoever waits for it. It may neither raise nor append anything."""
         self._gateway = gateway
         self._session = session
         self._began = began
-        self._on_done = on_done
+        self._partition = partition
         self._messages = messages
-        self._bytes = size
-
-    def count(self) -> None:
-        measurements = self._gateway.measurements
-        measurements.messages_sent += self._messages
-        measurements.bytes_sent += self._bytes
-        measurements.commands[SendMessages][self._session.transport].add(perf_counter() - self._began)
+        self._size = size
 
     def done(self) -> bool:
-        return False
+        return self.is_done
 
     def set_result(self, _: None) -> None:
-        self.count()
-        self._on_done(None)
+        measurements = self._gateway.measurements
+        measurements.messages_sent += self._messages
+        measurements.bytes_sent += self._size
+        self._finish()
 
     def set_exception(self, failure: StorageError) -> None:
-        refused = of_storage(failure)
-        measurements = self._gateway.measurements
-        measurements.refusals["send_messages", TABLE[refused.code].name] += 1
-        measurements.commands[SendMessages][self._session.transport].add(perf_counter() - self._began)
-        self._on_done(refused)
+        self.refused = refused = of_storage(failure)
+        self._gateway.measurements.refusals["send_messages", TABLE[refused.code].name] += 1
+        self._finish()
+
+    def _finish(self) -> None:
+        self._gateway.measurements.commands[SendMessages][self._session.transport].add(perf_counter() - self._began)
+        self.is_done = True
+        if self.on_done is not None:
+            self.on_done(self.refused)
+
+    async def result(self) -> Sent:
+        """Returns the response once it is done, or raises the refusal."""
+        if not self.is_done:
+            finished = asyncio.get_running_loop().create_future()
+            self.on_done = lambda _: None if finished.done() else finished.set_result(None)
+            await finished
+        if self.refused is not None:
+            raise self.refused
+        partition = self._partition
+        place = partition.place
+        return Sent(place.stream, place.topic, place.partition, self.first_offset, self._messages, partition.durability)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,12 +14,13 @@ from tests.app.access.support.world import everywhere
 from tests.app.commands.support.reading import FIRST, Reading, payloads, reading
 from tests.storage.support.world import texts
 from whippet.app.commands import direct_sends, requests
+from whippet.app.commands.direct_sends import Sending
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, check
-from whippet.storage.errors import StorageError, TopicFull
+from whippet.storage.errors import TopicFull
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import TopicOptions
 from whippet.storage.partition import Partition
@@ -49,24 +49,22 @@ def begin(
     session: Session | None = None,
     topic: str = "t",
     stream: str = "s",
-    on_done: Callable[[CommandError | None], None] | None = None,
-) -> bool | None:
-    """What is not expected to be sent needs no `on_done`."""
-
-    def unexpected(_: CommandError | None) -> None:
-        raise AssertionError("it was sent")
-
+) -> Sending | None:
     batch = texts(text)
     checked = check(batch, Limits.of(made.gateway.store.options))
-    sender = session or made.root.session
-    return direct_sends.begin(made.gateway, sender, stream, topic, where, batch, checked, on_done or unexpected)
+    return direct_sends.begin(made.gateway, session or made.root.session, stream, topic, where, batch, checked)
 
 
-async def sent(made: Reading, text: str = "x", where: Partitioning = TURNS, session: Session | None = None) -> bool:
-    """Returns True when it is written."""
-    told = asyncio.Queue[CommandError | None]()
-    is_done = begin(made, text, where, session=session, on_done=told.put_nowait)
-    return is_done or (is_done is False and await told.get() is None)
+async def sent(
+    made: Reading, text: str = "x", where: Partitioning = TURNS, session: Session | None = None
+) -> tuple[int, int]:
+    """Returns the partition and the offset, when it is written."""
+    sending = begin(made, text, where, session=session)
+    assert sending is not None
+    found = await sending.result()
+    assert (found.stream_id, found.topic_id, found.messages_count) == (0, 0, 1)
+    assert found.durability is made.topic.served[0].durability
+    return found.partition_id, found.base_offset
 
 
 async def contents(made: Reading) -> list[list[str]]:
@@ -80,18 +78,17 @@ async def contents(made: Reading) -> list[list[str]]:
 async def test_sends_take_turns_follow_keys_and_numbers_and_are_counted(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         measured = made.gateway.measurements
-        assert await sent(made, "a")
-        assert await sent(made, "b")
-        assert await sent(made, "c", to(2))
+        assert [await sent(made, "a"), await sent(made, "b"), await sent(made, "c", to(2))] == [(0, 0), (1, 0), (2, 0)]
         key = Partitioning(PartitioningKind.MESSAGES_KEY, key=b"some key")
-        assert await sent(made, "d", key)
+        keyed, offset = await sent(made, "d", key)
+        assert offset == 1
         before = await contents(made)
         await made.root.execute(requests.SendMessages("s", "t", key, (texts("e"),)))
         await made.root.execute(requests.SendMessages("s", "t", TURNS, (texts("f"),)))
         after = await contents(made)
         assert sorted(itertools.chain(*before)) == ["a", "b", "c", "d"]
         assert (before[0][0], before[1][0], before[2][0]) == ("a", "b", "c")
-        (keyed,) = [number for number in range(3) if "d" in before[number]]
+        assert "d" in before[keyed]
         assert "e" in after[keyed]
         assert after[2][-1] == "f"
         assert (measured.messages_sent, measured.bytes_sent) == (6, 6 * len(texts("a")))
@@ -121,11 +118,11 @@ async def test_a_sender_who_loses_the_right_or_is_deactivated_sends_no_more(tmp_
     async with reading(tmp_path) as made:
         await made.world.user("alice", permissions=everywhere(send_messages=True))
         alice = (await made.world.logged_in("alice")).session
-        assert await sent(made, session=alice)
+        await sent(made, session=alice)
         await made.root.execute(requests.UpdatePermissions("alice", everywhere(poll_messages=True)))
         assert begin(made, session=alice) is None
         await made.root.execute(requests.UpdatePermissions("alice", everywhere(send_messages=True)))
-        assert await sent(made, session=alice)
+        await sent(made, session=alice)
         await made.root.execute(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
         assert begin(made, session=alice) is None
 
@@ -152,17 +149,22 @@ async def test_topics_that_deduplicate_are_full_or_have_no_partitions_are_left_t
 async def test_the_sender_learns_when_the_batch_is_written_or_why_it_is_not(tmp_path: Path) -> None:
     disk = FullDisk()
     async with reading(tmp_path, files=disk, loop_append_bytes_max=0) as made:
+        first, second = begin(made, "a", to(0)), begin(made, "b", to(0))
+        assert first is not None
+        assert second is not None
         told = list[CommandError | None]()
-        assert begin(made, "a", to(0), on_done=told.append) is begin(made, "b", to(0), on_done=told.append) is False
-        assert told == []
+        second.on_done = told.append
+        assert [first.is_done, second.is_done, told] == [False, False, []]
         await made.topic.served[0].flush()
-        assert told == [None, None]
+        assert [first.is_done, second.is_done, told] == [True, True, [None]]
+        assert (await second.result()).base_offset == 1
         disk.is_full = True
-        assert begin(made, "c", to(0), on_done=told.append) is False
-        with pytest.raises(StorageError):
-            await made.topic.served[0].flush()
-        (refused,) = told[2:]
-        assert refused is not None
+        third = begin(made, "c", to(0))
+        assert third is not None
+        with pytest.raises(CommandError) as info:
+            await third.result()
+        refused = info.value
+        assert third.refused is refused
         assert refused.code is Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
         assert "No space left on device" in str(refused)
         measured = made.gateway.measurements

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from whippet.app.commands import requests, responses
+from whippet.app.commands import direct_sends, requests, responses
 from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
@@ -174,7 +174,12 @@ async def send_messages(call: Call) -> HttpResponse:
         call.api.run_in_background(_send_unacknowledged(call, request, reservation))
         return HttpResponse(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     try:
-        return _confirmation(await call.execute(request))
+        sending = None
+        is_plain = request.durability is None and request.producer is None
+        if is_plain and len(request.batches) == len(request.checked) == 1:
+            (batch,), (checked,) = request.batches, request.checked
+            sending = direct_sends.begin(call.api.gateway, call.session, call.stream, call.topic, to, batch, checked)
+        return _confirmation(await (call.execute(request) if sending is None else sending.result()))
     except CommandError:
         raise
     except Exception as error:
