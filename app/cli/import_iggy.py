@@ -13,6 +13,7 @@ import msgspec
 from whippet.app.access.users import DEFAULT_NAME
 from whippet.app.config import ConfigError, load
 from whippet.app.config.store import store_options
+from whippet.app.encryption_keys import with_keys
 from whippet.app.importing.iggy.cipher import Cipher, cipher_of
 from whippet.app.importing.iggy.importer import Finished, Interrupted, Root
 from whippet.app.importing.iggy.importer import run as import_folder
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         loaded = load(os.environ, os.getcwd())
-        options = store_options(loaded.config)
+        options = with_keys(store_options(loaded.config), loaded.config)
         if arguments.to:
             options = msgspec.structs.replace(options, path=arguments.to)
         report = import_folder(

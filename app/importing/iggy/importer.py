@@ -32,7 +32,7 @@ from whippet.app.importing.iggy.plan import Plan, moved, plan
 from whippet.app.importing.iggy.report import Refused, Report
 from whippet.app.importing.iggy.source import JOURNAL_FILE, SNAPSHOT_FILE, STATE_FILE, Generation, LogFile, Source
 from whippet.app.model.topic_options import parse_options
-from whippet.storage import catalog_loading, placement
+from whippet.storage import catalog_loading, placement, sealed_documents
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
 from whippet.storage.data_folder import DataFolder
@@ -50,6 +50,7 @@ from whippet.storage.layout import (
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import StoreOptions, TopicOptions, settings_of
 from whippet.storage.packing import Compression
+from whippet.storage.survey import SealsOf
 
 STAGED = f"{STAGING_FOLDER}/import"
 LOST_IN_MEMORY_MAX = 1_000_000
@@ -91,8 +92,12 @@ def run(
     files = files or Files()
     layout = Layout(options)
     _refuse_same(source, layout)
-    folder = DataFolder(files, layout, clock, recreate=options.recreate_missing_state)
-    folder.enter()
+    folder = DataFolder(files, layout, clock, recreate=options.recreate_missing_state, keyring=options.keyring)
+    try:
+        folder.enter()
+    except BaseException:
+        folder.leave(all_is_synced=False)
+        raise
     try:
         was_interrupted = files.exists(layout.below(PLACEMENT_FILE))
         target = catalog_loading.load(
@@ -100,8 +105,12 @@ def run(
         )
         if was_interrupted:
             raise Finished
+        seals = SealsOf(options.keyring, folder.identity)
+        for name, documents in ((USERS_FOLDER, target.users), (TOKENS_FOLDER, target.tokens)):
+            for identity, stored in documents.items():
+                documents[identity], _ = sealed_documents.opened(stored, f"{name}/{identity}.json", seals.documents)
         planned = plan(catalogue, target, layout.streams, report)
-        _Import(source, catalogue, planned, target, cipher, options, clock, files, report, progress).run()
+        _Import(source, catalogue, planned, target, cipher, options, seals, clock, files, report, progress).run()
     finally:
         folder.leave(all_is_synced=True)
     return report
@@ -180,11 +189,13 @@ class _Import:
         target: LoadedCatalog,
         cipher: Cipher | None,
         options: StoreOptions,
+        seals: SealsOf,
         clock: Callable[[], int],
         files: Files,
         report: Report,
         progress: Progress,
     ) -> None:
+        self._seals = seals
         self._source = source
         self._catalogue = catalogue
         self._plan = planned
@@ -345,7 +356,8 @@ class _Import:
             last = max(logs[-1].start_offset if logs else 0, max(lonely, default=-1) + 1)
             first = max(last, self._consumed(offsets, last))
             self._report_consumed(place, last, first)
-        writer = PartitionWriter(self._files, folder, place.partition, segment_bytes, first, compression)
+        seals = self._seals.of(here)
+        writer = PartitionWriter(self._files, folder, place.partition, segment_bytes, first, compression, seals.batches)
         try:
             end = max(first, max(lonely, default=-1) + 1)
             for log in logs:
@@ -356,7 +368,7 @@ class _Import:
         except BaseException:
             writer.abandon()
             raise
-        self._store_offsets(place, folder, offsets, end)
+        self._store_offsets(place, OffsetFiles(self._files, folder, seals.offsets), offsets, end)
         self._report.partitions += 1
 
     def _copy(self, place: PartitionId, log: LogFile, writer: PartitionWriter) -> int:
@@ -405,7 +417,7 @@ class _Import:
                 f"the messages from offset {end} on; the next message gets offset {consumed}"
             )
 
-    def _store_offsets(self, place: PartitionId, folder: str, offsets: Mapping[Key, int], end: int) -> None:
+    def _store_offsets(self, place: PartitionId, files: OffsetFiles, offsets: Mapping[Key, int], end: int) -> None:
         kept: dict[Key, int | None] = {}
         for (kind, identity), offset in offsets.items():
             if offset < end:
@@ -413,7 +425,7 @@ class _Import:
                 continue
             path = self._source.partition(place) / "offsets" / OFFSET_FOLDERS[kind] / str(identity)
             self._report.lose(f"{path}: offset {offset} is far after the newest message ({end - 1}); not imported")
-        OffsetFiles(self._files, folder).write(kept, sync=False)
+        files.write(kept, sync=False)
         self._report.offsets += len(kept)
 
     def _report_unknown(self) -> None:
@@ -452,10 +464,15 @@ class _Import:
                         created_at=token.created_at,
                         expires_at=token.expires_at,
                     )
-                    self._catalog.write_token(token_id, msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+                    content = msgspec.json.format(msgspec.json.encode(document)) + b"\n"
+                    self._catalog.write_token(token_id, self._sealed(f"{TOKENS_FOLDER}/{token_id}.json", content))
                     self._move(f"{TOKENS_FOLDER}/{token_id}.json")
                     token_id += 1
                     self._report.tokens += 1
+
+    def _sealed(self, name: str, content: bytes) -> bytes:
+        """A document as it is stored under a name in the target."""
+        return sealed_documents.sealed(content, name, self._seals.documents)
 
     def _import_user(self, user: User) -> str | None:
         """Returns the mark of the user; None if the target has no such user."""
@@ -474,7 +491,7 @@ class _Import:
             password_hash=user.password_hash,
             permissions=moved(user, self._plan, self._report),
         )
-        self._catalog.write_user(identity, encoded(document))
+        self._catalog.write_user(identity, self._sealed(f"{USERS_FOLDER}/{identity}.json", encoded(document)))
         self._move(f"{USERS_FOLDER}/{identity}.json")
         self._report.users += 1
         return document.mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 from whippet.app.importing.iggy.batching import Batch
 from whippet.app.importing.iggy.report import Refused
 from whippet.storage import recovery
+from whippet.storage.encryption import Seal
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.layout import left_out_file, log_file
@@ -30,6 +31,7 @@ class PartitionWriter:
         segment_bytes: int,
         first_offset: int,
         compression: Compression,
+        seal: Seal | None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -52,6 +54,7 @@ class PartitionWriter:
             [Segment.empty(first_offset)],
             _raise,
             compression=compression,
+            seal=seal,
         )
 
     def append(self, batch: Batch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from whippet.app.importing.iggy.cipher import cipher_of
 from whippet.app.importing.iggy.importer import Root, run
@@ -16,7 +17,14 @@ ROOT = Root("iggy", "a root password")
 
 
 def imported(
-    source: Path, target: Path | str, *, key: str | None = None, root: Root = ROOT, files: Files | None = None
+    source: Path,
+    target: Path | str,
+    *,
+    key: str | None = None,
+    root: Root = ROOT,
+    files: Files | None = None,
+    **options: Any,
 ) -> Report:
     cipher = None if key is None else cipher_of(key)
-    return run(str(source), StoreOptions(path=str(target)), lambda: NOW, cipher=cipher, root=root, files=files)
+    chosen = StoreOptions(path=str(target), **options)
+    return run(str(source), chosen, lambda: NOW, cipher=cipher, root=root, files=files)
