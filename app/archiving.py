@@ -14,6 +14,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
+from whippet.storage import takeover
+from whippet.storage.errors import UnsupportedFormat
 from whippet.storage.files import Files
 from whippet.storage.layout import FORMAT_FILE, Layout
 from whippet.storage.options import MIB, ArchiveOptions, StoreOptions
@@ -93,6 +95,15 @@ def is_archive(path: str) -> bool:
     """Whether a folder is an archive, not a data folder."""
     files = Files()
     return files.exists(f"{path}/archive.json") and not files.exists(f"{path}/{FORMAT_FILE}")
+
+
+def awaited(options: StoreOptions) -> int:
+    """How many partitions of a data folder are still only in the archive from which it was begun."""
+    try:
+        return len(takeover.missing(Files(), Layout(options)))
+    except UnsupportedFormat:
+        # That is damage, which the check reports.
+        return 0
 
 
 def survey(options: ArchiveOptions) -> Iterator[Surveyed]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from whippet.storage import scan
+from whippet.storage import scan, takeover
 from whippet.storage.batch import HEADER_BYTES
 from whippet.storage.documents import NOT_UNDERSTOOD, TopicDocument
 from whippet.storage.errors import BackupFailed, UnsupportedFormat
@@ -67,6 +67,11 @@ class Backup:
         files, source, target = self._files, self._source, self._target
         if not files.exists(source.below(FORMAT_FILE)):
             raise UnsupportedFormat(f"{source.below(FORMAT_FILE)}: missing; this is not a data folder of Whippet")
+        if awaited := takeover.missing(files, source):
+            raise BackupFailed(
+                f"{source.root}: {len(awaited)} partitions are still only in the archive, from which this folder was "
+                "begun; back it up once the server has fetched all of them, or restore the archive elsewhere"
+            )
         for above in make_folders(files, target.root):
             files.sync_folder(above)
         if found := files.list(target.root):

@@ -6,7 +6,7 @@ served. Files and folders are changed through catalog.py only, except that a dam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeVar
 
 import msgspec
@@ -49,6 +49,8 @@ class LoadedCatalog(msgspec.Struct):
     problems: list[str]
     reserved: dict[str, set[int]]
     """Keyed by parent folder: the ids of folders that cannot be served. They must not be assigned again."""
+    awaited: list[PartitionId] = []
+    """Partitions without a folder that are still to come from the archive."""
 
 
 def read_numbers(files: Files, layout: Layout) -> tuple[int, str | None]:
@@ -62,12 +64,21 @@ def read_numbers(files: Files, layout: Layout) -> tuple[int, str | None]:
         return 0, f"{path}: cannot be used, new numbers are taken from the clock: {error}"
 
 
-def load(catalog: Catalog, files: Files, layout: Layout, clock: Callable[[], int], *, recreate: bool) -> LoadedCatalog:
-    """Loads the catalogue. With `recreate`, missing documents and folders are recreated as far as possible."""
+def load(
+    catalog: Catalog,
+    files: Files,
+    layout: Layout,
+    clock: Callable[[], int],
+    *,
+    recreate: bool,
+    awaited: Container[PartitionId] = (),
+) -> LoadedCatalog:
+    """Loads the catalogue. With `recreate`, missing documents and folders are recreated as far as possible. The folders
+    of `awaited` partitions are not missing: they are still to come from the archive."""
     # Before the staging folder is emptied: what is to be put into place is still there.
     placement.finish(files, layout)
     catalog.empty_trash()
-    loader = _Loader(catalog, files, layout, clock, recreate)
+    loader = _Loader(catalog, files, layout, clock, recreate, awaited)
     loader.load_streams()
     loader.make_names_unique()
     return loader.loaded
@@ -77,8 +88,15 @@ class _Loader:
     """One run of `load`."""
 
     def __init__(
-        self, catalog: Catalog, files: Files, layout: Layout, clock: Callable[[], int], recreate: bool
+        self,
+        catalog: Catalog,
+        files: Files,
+        layout: Layout,
+        clock: Callable[[], int],
+        recreate: bool,
+        awaited: Container[PartitionId],
     ) -> None:
+        self._awaited = awaited
         self._catalog = catalog
         self._files = files
         self._layout = layout
@@ -143,6 +161,12 @@ class _Loader:
 
     def _load_partitions(self, stream_id: int, document: TopicDocument, partitions: set[int]) -> list[int]:
         wanted = set(range(document.partitions_count))
+        if self._awaited:
+            for partition_id in wanted - partitions:
+                place = PartitionId(stream_id, document.id, partition_id)
+                if place in self._awaited:
+                    partitions.add(partition_id)
+                    self.loaded.awaited.append(place)
         for run in _runs(sorted(wanted - partitions)):
             folder = self._layout.partition(PartitionId(stream_id, document.id, run[0]))
             missing = "the folder is missing" if len(run) == 1 else f"{len(run)} folders from this one on are missing"

@@ -113,6 +113,11 @@ class ConsumerOffsets:
 
         self._shard.call(lambda: files.write(changes, sync=sync)).add_done_callback(report)
 
+    def arrive(self, files: OffsetFiles, stored: dict[Key, int]) -> None:
+        """The partition has come from the archive, with its stored offsets."""
+        self.files, self._stored = files, stored
+        self._counts = Counter(kind for kind, _ in stored)
+
     def forget(self) -> None:
         """After a purge."""
         self._stored, self._changed, self._names = {}, {}, {}

@@ -7,22 +7,25 @@ describes, cannot be decoded, or is not what was written, which its checksum tel
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import msgspec
 
-from whippet.storage import sealed_documents
+from whippet.storage import sealed_documents, takeover
 from whippet.storage.data_folder import Identity
 from whippet.storage.document_checksums import without_checksum
 from whippet.storage.documents import GroupDocument, NumbersDocument, StreamDocument, TopicDocument
 from whippet.storage.encryption import Seal
-from whippet.storage.errors import CatalogueError
+from whippet.storage.errors import CatalogueError, UnsupportedFormat
 from whippet.storage.files import Files, read_all
 from whippet.storage.layout import (
     CLAIMS_FILE,
     FORMAT_FILE,
     NUMBERS_FILE,
     STREAM_FILE,
+    TAKEOVER_FILE,
     TOKENS_FOLDER,
     TOPIC_FILE,
     USERS_FOLDER,
@@ -60,6 +63,7 @@ def check(files: Files, layout: Layout, seal: Seal | None) -> CheckedDocuments:
     run.check_single(FORMAT_FILE, Identity)
     run.check_single(NUMBERS_FILE, NumbersDocument)
     run.check_single(CLAIMS_FILE, dict[str, Any])
+    run.check_single(TAKEOVER_FILE, takeover.TakeoverDocument)
     for folder in (USERS_FOLDER, TOKENS_FOLDER):
         run.check_secrets(folder)
     run.check_streams()
@@ -80,6 +84,10 @@ class _Check:
         self._files = files
         self._layout = layout
         self._seal = seal
+        self._awaited: Container[PartitionId] = ()
+        # If the list is damaged, that is reported as such, and the folders are missing, too.
+        with contextlib.suppress(UnsupportedFormat):
+            self._awaited = takeover.read(files, layout).awaited
 
     def check_single(self, name: str, kind: Any) -> None:
         """Checks a document that need not exist."""
@@ -118,7 +126,7 @@ class _Check:
             assert topic is not None
             place = PartitionId(stream_id, topic_id, partition_id)
             self.checked.incarnations[place] = topic.incarnation(partition_id)
-            if partition_id not in there:
+            if partition_id not in there and place not in self._awaited:
                 self._report(layout.partition(place), "the folder is missing", Part.FOLDER)
 
     def _decoded(self, path: str, kind: type[Any], identity: int) -> Any:

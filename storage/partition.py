@@ -9,14 +9,12 @@ consumer_offsets.py, the results of numbered sends in producers.py.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
 from whippet.storage import batch as batches
 from whippet.storage import packing, partition_reading
+from whippet.storage.appended import Appended
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import (
     InvalidOffset,
@@ -28,6 +26,7 @@ from whippet.storage.errors import (
 )
 from whippet.storage.fetched import Fetched
 from whippet.storage.history import History
+from whippet.storage.last_flush import last_flush
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Log, LogState
 from whippet.storage.long_reads import LongRead
@@ -39,31 +38,15 @@ from whippet.storage.retention import RESPECTED, HeldBack, Slowest
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Shard
 from whippet.storage.shielding import shielded
+from whippet.storage.takeover import Coming
 from whippet.storage.timestamps import Timestamps
 from whippet.storage.waiting import Awaiting, Exclusion, Readers
 from whippet.storage.write_pipeline import Shared, WritePipeline
-
-_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 CLIENT_FRAME_BYTES = 64
 """The message header of the classic protocol, in which sizes are reported to older clients."""
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """The place of a batch, and the durability it had reached when the append returned."""
-
-    base_offset: int
-    messages: int
-    timestamp: int
-    durability: Durability
-    repeated: bool = False
-    """Whether this is the result of an earlier send, which the latest one repeats."""
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + self.messages
 
 
 class Partition:
@@ -79,6 +62,7 @@ class Partition:
         "_settings",
         "_shared",
         "_timestamps",
+        "coming",
         "durability",
         "emptied",
         "held_back",
@@ -104,6 +88,7 @@ class Partition:
         """How often everything was deleted. Readers that stay need it: after a purge, offsets start over."""
         self.history: History | None = None
         """What of the log is only in the archive; None if nothing is."""
+        self.coming: Coming | None = None  # Set while its files are still to come from the archive.
         self.held_back: HeldBack | None = None
         """What the last round of retention had to keep for a reader."""
         self._settings = settings
@@ -202,6 +187,20 @@ class Partition:
         """Whether the message saver would find something to do here."""
         offsets = self._offsets
         return bool(self.synced < self.appended or offsets.due or offsets.unsynced or self.failed is not None)
+
+    def await_arrival(self) -> Coming:
+        """Everything but the offsets at which the log begins and ends has to wait for the arrival from now on."""
+        self.coming = Coming(
+            self, self._exclusive, self._pipeline, self._timestamps, self._offsets, self._producers, self._readers
+        )
+        return self.coming
+
+    async def here(self) -> None:
+        """Returns when the files of the partition are here. Raises if it is closed, or if they cannot come."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        if self.coming is not None:
+            await self._exclusive.over()
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -369,8 +368,7 @@ class Partition:
 
         At least one message is returned, however large. The buffers are batches exactly as they are sent to clients.
         """
-        if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+        await self.here()
         limit = self._shared.options.read_bytes_max
         return await partition_reading.read(
             self, self._pipeline, offset, count, limit if room is None else min(room, limit)
@@ -379,8 +377,7 @@ class Partition:
     async def read_long(self, offset: int, count: int, room: int) -> LongRead | None:
         """Like `read`, for what is to be read while it is sent. None if too many files are open for that already, or
         if some of it may be in the archive."""
-        if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+        await self.here()
         if self.history is not None:
             return None
         return await self._pipeline.read_long(max(offset, self.first_offset), count, room)
@@ -395,8 +392,7 @@ class Partition:
 
     async def offset_at(self, timestamp: int) -> int:
         """The first offset whose message has this time or a later one; the next offset if there is none."""
-        if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+        await self.here()
         return await partition_reading.offset_at(self, self._pipeline, timestamp)
 
     # ------------------------------------------------------------------------------------------------- consumer offsets
@@ -485,12 +481,7 @@ class Partition:
 
     async def closed_segments(self) -> list[Segment]:
         """Copies of the segments that may be deleted, oldest first, with times corrected where the clock was wrong."""
-        closed, following = await self.with_log(lambda log: log.closed_segments())
-        times = [segment.last_timestamp or 0 for segment in closed]
-        corrected = self._timestamps.corrected(times, following)
-        for segment, time in zip(closed, corrected, strict=True):
-            segment.last_timestamp = time
-        return closed
+        return self._timestamps.correct(*await self.with_log(lambda log: log.closed_segments()))
 
     @shielded
     async def purge(self) -> None:
@@ -576,12 +567,14 @@ class Partition:
 
         If something that was acknowledged could not be written, it raises after closing the files.
         """
+        if self.coming is not None and await self.coming.closed(reason):
+            return
         await self._enter()
         try:
             pipeline, log = self._pipeline, self._pipeline.log
             problem: StorageError | None = None
             if keep:
-                problem = await self._last_flush()
+                problem = await last_flush(self.place, pipeline)
             else:
                 # What is under way has to reach the files before they are closed; later it would create some again.
                 pipeline.hand_over()
@@ -597,18 +590,6 @@ class Partition:
                 raise problem
         finally:
             self._exclusive.leave()
-
-    async def _last_flush(self) -> StorageError | None:
-        if isinstance(self.failed, PartitionFailed):
-            return self.failed
-        self._pipeline.failed = None
-        try:
-            await self._pipeline.flush(sync=True)
-        except StorageError as error:
-            lost = self.appended - self.written
-            _log.critical("%s: %d acknowledged messages from memory could not be written: %s", self.place, lost, error)
-            return error
-        return None
 
     async def _enter(self) -> None:
         """Takes the partition exclusively: appends and other exclusive operations wait until it is released."""

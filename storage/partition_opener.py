@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from whippet.storage import recovery
+from whippet.storage import recovery, takeover
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import StorageError
 from whippet.storage.files import Files
@@ -17,6 +17,7 @@ from whippet.storage.packing import Compression
 from whippet.storage.producers import Bounds, Record
 from whippet.storage.segment import Damage, Segment
 from whippet.storage.shard import Shard
+from whippet.storage.takeover import Ends
 
 
 class Opened(NamedTuple):
@@ -78,6 +79,11 @@ class PartitionOpener(NamedTuple):
         """Opens a partition whose folder was just created. It needs no recovery, and no file is read."""
         log = self._log(place, shard, [Segment.empty(0)])
         return Opened(place, log, self._offset_files(place), {}, 0, [])
+
+    def open_awaited(self, ends: Ends, shard: Shard) -> Opened:
+        """Opens a partition that has no folder yet (takeover.py). No file is touched."""
+        place = ends.place
+        return Opened(place, self._log(place, shard, takeover.segments(ends)), self._offset_files(place), {}, 0, [])
 
     def _log(self, place: PartitionId, shard: Shard, segments: list[Segment]) -> Log:
         settings = self.settings_of(place)

@@ -122,6 +122,10 @@ async def _reopened_on_failure(
         for old in closed:
             place, shard = old.place, store.shard(old.place)
             opened: Opened | Unavailable
+            if reason is None and (ends := store.awaited.get(place)) is not None:
+                store.await_partition(ends, "the archive")
+                store.streams[place.stream].topics[place.topic].partitions.append(place.partition)
+                continue
             if reason is None:
                 opened = await shard.call(lambda place=place, shard=shard: store.opener.try_to_open(place, shard))  # type: ignore[misc]
             else:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from whippet.storage import catalog_loading, removal, retention, sealed_documents
+from whippet.storage import catalog_loading, collector, removal, retention, sealed_documents, takeover
 from whippet.storage.batch import Limits
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
@@ -38,6 +38,7 @@ from whippet.storage.segment import Damage
 from whippet.storage.shard import Shard, shard_of
 from whippet.storage.shielding import shielded
 from whippet.storage.tail import TailBudget, UnflushedBudget
+from whippet.storage.takeover import Ends, NoArrival, Takeover
 from whippet.storage.write_pipeline import Shared
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class Store:
         self.partitions: dict[PartitionId, Partition] = {}
         self.unavailable: dict[PartitionId, str] = {}
         """Partitions that could not be opened, and why."""
+        self.awaited: dict[PartitionId, Ends] = {}
+        """Partitions whose files are still to come from the archive; they are served all the same (takeover.py)."""
         self.streams: dict[int, Stream] = {}
         self.users: dict[int, bytes] = {}
         self.tokens: dict[int, bytes] = {}
@@ -147,13 +150,16 @@ class Store:
             created_at = await call(store._folder.enter)
             await call(on_locked)
             store._shared = msgspec.structs.replace(store._shared, created_at=created_at)
-            loaded = await call(store._load_catalog)
+            loaded, taken = await call(store._load_catalog)
             store.numbers_reserved, problem = await call(
                 lambda: catalog_loading.read_numbers(store._files, store.layout)
             )
             if problem is not None:
                 store._note(problem)
-            await store._open_partitions(loaded, progress or (lambda _: None))
+            with collector.paused():
+                await store._open_partitions(loaded, progress or (lambda _: None))
+                for place in loaded.awaited:
+                    store.await_partition(taken.awaited[place], taken.location)
             await store.disk.start()
         except BaseException:
             await store.disk.stop()
@@ -163,9 +169,23 @@ class Store:
             store._saver = asyncio.create_task(store._save_regularly(options.saver_interval_s))
         return store
 
-    def _load_catalog(self) -> LoadedCatalog:
+    def _load_catalog(self) -> tuple[LoadedCatalog, Takeover]:
         recreate = self.options.recreate_missing_state
-        return catalog_loading.load(self.catalog, self._files, self.layout, self.clock, recreate=recreate)
+        found = takeover.read(self._files, self.layout)
+        return (
+            catalog_loading.load(
+                self.catalog, self._files, self.layout, self.clock, recreate=recreate, awaited=found.awaited
+            ),
+            found,
+        )
+
+    def await_partition(self, ends: Ends, location: str) -> None:
+        """Serves a partition whose files are still to come from the archive. Without an archiver they never do."""
+        shard = self.shard(ends.place)
+        self.serve(self.opener.open_awaited(ends, shard), shard)
+        self.awaited[ends.place] = ends
+        coming = self.partitions[ends.place].await_arrival()
+        coming.by(NoArrival(coming, location), None)
 
     async def _open_partitions(self, loaded: LoadedCatalog, progress: Listener) -> None:
         self.streams = loaded.streams
@@ -179,10 +199,13 @@ class Store:
             _log.warning("%s", problem)
         by_shard: dict[int, list[PartitionId]] = {number: [] for number in range(len(self.shards))}
         total = 0
+        awaited = set(loaded.awaited)
         for stream_id, stream in loaded.streams.items():
             for topic_id, topic in stream.topics.items():
                 for partition_id in topic.partitions:
                     place = PartitionId(stream_id, topic_id, partition_id)
+                    if place in awaited:
+                        continue
                     by_shard[shard_of(place, len(self.shards))].append(place)
                     total += 1
         counter = _ProgressCounter(total, progress)
@@ -481,7 +504,8 @@ class Store:
 
     async def retain(self, stream_id: int, topic_id: int, *, expiry_us: int | None, max_bytes: int | None) -> int:
         """Deletes the segments that exceed a topic's limits, by age and then by size. Returns how many."""
-        partitions = list(self.partitions_of(stream_id, topic_id))
+        # What is still to come from the archive may be deleted once it is here.
+        partitions = [each for each in self.partitions_of(stream_id, topic_id) if each.coming is None]
         held: dict[Partition, retention.HeldBack | None] = dict.fromkeys(partitions)
         deleted = 0
         if expiry_us is not None:
@@ -511,6 +535,7 @@ class Store:
     async def delete_segments(self, partition: Partition, count: int) -> int:
         """Deletes the oldest closed segments of a partition, fewer if the consumer barrier protects some of them, or if
         some must be archived first."""
+        await partition.here()
         seen = await self._closed(partition)
         return await self._trim(partition, retention.oldest(seen, count), seen.purges)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from whippet.storage.layout import PartitionId
 from whippet.storage.retention import believable
+from whippet.storage.segment import Segment
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,13 @@ class Timestamps:
             )
             self.newest = now
         return self.newest
+
+    def correct(self, segments: list[Segment], following: int) -> list[Segment]:
+        """Corrects the last times of segments, in order."""
+        times = self.corrected([segment.last_timestamp or 0 for segment in segments], following)
+        for segment, time in zip(segments, times, strict=True):
+            segment.last_timestamp = time
+        return segments
 
     def corrected(self, times: Sequence[int], following: int) -> list[int]:
         """Given the last times of segments in order, returns the times by which their messages must have arrived.

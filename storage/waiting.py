@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability
+
+if TYPE_CHECKING:
+    from whippet.storage.takeover import Arrival
 
 Future = asyncio.Future[None]
 
@@ -112,10 +115,12 @@ class Readers:
 class Exclusion:
     """Gives one operation at a time a partition exclusively. All others wait for it, but not for each other."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "arrival")
 
     def __init__(self) -> None:
         self._future: Future | None = None
+        self.arrival: Arrival | None = None
+        """What holds it, if the partition is still to come from the archive. It begins when somebody waits."""
 
     @property
     def is_held(self) -> bool:
@@ -124,7 +129,10 @@ class Exclusion:
     async def over(self) -> None:
         """Returns when no operation holds it."""
         while self._future is not None:
-            await asyncio.shield(self._future)
+            future = self._future
+            if self.arrival is not None:
+                self.arrival.begin()
+            await asyncio.shield(future)
 
     def enter(self) -> None:
         assert self._future is None
@@ -134,3 +142,11 @@ class Exclusion:
         assert self._future is not None
         self._future.set_result(None)
         self._future = None
+
+    def refuse(self, failure: Exception) -> None:
+        """The operation has failed, and holds the partition all the same. Whoever waits gets the failure."""
+        assert self._future is not None
+        future, self._future = self._future, asyncio.get_running_loop().create_future()
+        future.set_exception(failure)
+        # Perhaps nobody waits.
+        future.exception()

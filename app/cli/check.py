@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
             found.append(one)
             if not arguments.json:
                 _show(one)
+        is_archive = arguments.archive or archiving.is_archive(options.path)
+        if not is_archive and (awaited := archiving.awaited(options)):
+            print(f"{awaited} more partitions are still only in the archive of this folder", file=sys.stderr)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED

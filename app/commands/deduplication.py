@@ -19,10 +19,11 @@ from whippet.app.config.system import System
 from whippet.app.model.deduplication_window import Bounds, DeduplicationWindow, PendingWrite
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage import batch as batches
+from whippet.storage.appended import Appended
 from whippet.storage.batch import Message, Writable
 from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability, TopicOptions
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.producers import Producer
 
 if TYPE_CHECKING:

@@ -141,6 +141,8 @@ async def locate_messages(
             partition = topic.partition(number)
             if partition is None or known.get(number, topic.incarnation(number)) != topic.incarnation(number):
                 continue
+            if strategy.kind is StrategyKind.NEXT:
+                await partition.here()
             partitions.append(partition)
             starts.append(await start_of(partition, strategy, partition.offset_of(*consumer), strategy.value))
     return ReadPositions(tuple(partitions), tuple(starts))
@@ -211,6 +213,7 @@ async def _fetch(
         if owned is None:
             return responses.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
         if wanted.strategy.kind is StrategyKind.NEXT:
+            await partition.here()
             start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer), 0)
         nothing = responses.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
         if not left or room <= 0:

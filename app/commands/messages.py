@@ -16,11 +16,12 @@ from whippet.app.errors import Code, CommandError, of_storage
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.sessions import NOT_REGISTERED
+from whippet.storage.appended import Appended
 from whippet.storage.batch import Readable
 from whippet.storage.errors import ProducerFenced
 from whippet.storage.fetched import Fetched
 from whippet.storage.options import Durability
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.producers import OWNER_BYTES, Producer
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ async def poll_messages(
     if partition_id is None:
         return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
+    await partition.here()
     start = await start_of(partition, request.strategy, partition.offset_of(*consumer), request.count)
     if request.long_room is None:
         found = await partition.read(start, request.count, request.room)
@@ -250,6 +252,8 @@ async def follow_messages(
     else:
         partitions = (find_partition(target, request.partition_id),)
     start, consumer = request.start, request.consumer
+    if consumer is not None:
+        await asyncio.gather(*(partition.here() for partition in partitions))
     stored = [
         partition.offset_of(*offsets.consumer_of(topic, consumer)) if consumer is not None else None
         for partition in partitions

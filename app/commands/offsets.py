@@ -37,6 +37,7 @@ async def get_offset(
         return None
     partition_id = request.partition_id or 0
     partition = find_partition(target, partition_id)
+    await partition.here()
     stored = partition.offset_of(*consumer_of(topic, consumer))
     if stored is None:
         return None
@@ -50,6 +51,7 @@ async def store_offset(
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
+    await partition.here()
     if group is not None:
         partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
         if group.is_late(session.member.client_id, partition_id, request.offset, stored):

@@ -17,14 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from whippet.storage.archive import catalogue_archive, ownership
+from whippet.storage.archive.arrivals import Arrivals
 from whippet.storage.archive.catalogue_archive import CatalogueArchive
-from whippet.storage.archive.documents import ROUND, Round, encode
+from whippet.storage.archive.documents import Listed
 from whippet.storage.archive.histories import Histories, PartitionHistory
 from whippet.storage.archive.local_copies import LocalCopies
 from whippet.storage.archive.objects import Objects, open_objects
 from whippet.storage.archive.ownership import Ownership
 from whippet.storage.archive.pacing import Pacer
 from whippet.storage.archive.partition_archive import Known, PartitionArchive
+from whippet.storage.archive.rounds import RoundRecord
 from whippet.storage.archive.uploads import SegmentGone, Uploader
 from whippet.storage.archive.views import view_of
 from whippet.storage.errors import (
@@ -69,6 +71,7 @@ class Claimed(NamedTuple):
     ownership: Ownership
     uploader: Uploader
     catalogue: CatalogueArchive
+    rounds: RoundRecord
 
 
 class Archiver:
@@ -97,6 +100,8 @@ class Archiver:
         self._partitions: dict[PartitionId, PartitionArchive] = {}
         self._seen: dict[PartitionId, Fingerprint] = {}
         """What a partition was like when it was archived last."""
+        self._listed: dict[PartitionId, Listed] = {}
+        """Where it began and ended then."""
         self._emptied: dict[PartitionId, int] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="archiver")
         self._task: asyncio.Task[None] | None = None
@@ -112,6 +117,7 @@ class Archiver:
             lambda: not store.disk.is_scarce,
         )
         self._local = LocalCopies(store, self._histories, self.covered, self._is_ours, self._hurry.set)
+        self.arrivals = Arrivals(store, files, self._histories, self._archive_to_take, self._refuse)
         if options.protects_expired:
             store.archived_before = self.covered
 
@@ -121,6 +127,7 @@ class Archiver:
         """Claims the archive, and begins with the rounds. Raises ArchiveConflict if the archive is another server's. If
         it cannot be reached, that is tried again later, because the server can do without it."""
         await self._load_histories()
+        self.arrivals.attach()
         try:
             async with asyncio.timeout(START_S):
                 await self._claim()
@@ -130,6 +137,7 @@ class Archiver:
             raise
         except (ArchiveError, TimeoutError, OSError) as error:
             self._failed(str(error) or f"the archive has not answered for {START_S:.0f} seconds")
+        self.arrivals.start()
         self._task = asyncio.create_task(self._run(), name="archiver")
         await self._store.disk.use(self._local)
         if self.options.local_limit_bytes is not None:
@@ -151,7 +159,8 @@ class Archiver:
             owned = ownership.claim(objects, self._files, store.layout, store.identity, store.clock)
             catalogue = CatalogueArchive(objects, self._files, store.layout, owned.owner)
             self._is_on_the_same_disk = _are_on_one_disk(self._files, store.options.path, objects)
-            return Claimed(objects, owned, Uploader(objects, self._files, self._pacer), catalogue)
+            rounds = RoundRecord(objects, owned.owner)
+            return Claimed(objects, owned, Uploader(objects, self._files, self._pacer), catalogue, rounds)
 
         # A claim that takes too long for a start goes on, and two at a time would refuse each other.
         claiming = self._claiming
@@ -176,7 +185,7 @@ class Archiver:
 
     async def _load_histories(self) -> None:
         """Before anybody reads, so that what is only in the archive does not seem to be deleted."""
-        places = list(self._store.partitions)
+        places = [place for place in self._store.partitions if place not in self._store.awaited]
         firsts = await self._on_thread(lambda: [self._histories.load(place) for place in places])
         for place, first in zip(places, firsts, strict=True):
             partition = self._store.partitions[place]
@@ -190,6 +199,7 @@ class Archiver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.arrivals.stop()
         try:
             async with asyncio.timeout(seconds):
                 if self._task is not None and not self.refused and await self.round() and self._claimed is not None:
@@ -257,10 +267,11 @@ class Archiver:
                 claimed = await self._claim()
             else:
                 await self._on_thread(functools.partial(ownership.require, claimed.objects, claimed.ownership))
-            await self._archive_catalogue(claimed)
-            problem = await self._archive_partitions(claimed)
+            places = await self._archive_catalogue(claimed)
+            problem = await self._archive_partitions(claimed, places)
             if problem is None:
-                await self._on_thread(functools.partial(_record_round, claimed, began))
+                listed = list(self._listed.values())
+                await self._on_thread(functools.partial(claimed.rounds.write, began, listed))
         except ArchiveConflict as error:
             self._refuse(error)
             return False
@@ -290,18 +301,27 @@ class Archiver:
             _log.warning("archive: %s", problem)
         self.problem = problem
 
-    async def _archive_catalogue(self, claimed: Claimed) -> None:
+    async def _archive_catalogue(self, claimed: Claimed) -> set[PartitionId]:
+        """Returns the partitions that it has."""
         state = catalogue_archive.state_of(self._store)
         removed = await self._on_thread(functools.partial(claimed.catalogue.advance, state, self._store.clock()))
         for place in removed:
-            for table in (self._partitions, self._seen, self._emptied, self.known):
+            for table in (self._partitions, self._seen, self._emptied, self.known, self._listed):
                 table.pop(place, None)
+        return set(catalogue_archive.places_in(state.streams))
 
-    async def _archive_partitions(self, claimed: Claimed) -> str | None:
-        """Returns what went wrong, if anything did."""
-        waiting = iter(list(self._store.partitions.items()))
+    async def _archive_partitions(self, claimed: Claimed, places: set[PartitionId]) -> str | None:
+        """Returns what went wrong, if anything did. What the catalogue does not have yet is left to the next round:
+        nobody would find it."""
+        found = [(place, partition) for place, partition in self._store.partitions.items() if place in places]
+        coming = [(place, partition) for place, partition in found if partition.coming is not None]
+        here = [(place, partition) for place, partition in found if partition.coming is None]
         problems: list[str] = []
         in_a_row = 0
+        if coming and self.arrivals.stopped:
+            problems.append(f"{len(coming)} partitions have not come from the archive yet")
+            coming = []
+        waiting = iter(here + coming)
 
         async def work(waiting: Iterator[tuple[PartitionId, Partition]]) -> None:
             nonlocal in_a_row
@@ -334,6 +354,7 @@ class Archiver:
     async def _archive(self, claimed: Claimed, place: PartitionId, partition: Partition) -> None:
         now, retention = self._store.clock(), self._options_of(place).archive_retention
         # Something may expire although nothing else changes.
+        await partition.here()
         fingerprint = (*_fingerprint(partition), None if retention is None else now // min(retention, HOUR_US))
         if self._seen.get(place) == fingerprint:
             return
@@ -367,6 +388,8 @@ class Archiver:
         if not has_disk:
             raise ArchiveUnavailable(DISK_IS_FULL)
         self._seen[place] = fingerprint
+        first, end = known.first_offset, known.next_offset
+        self._listed[place] = Listed.of(place, archive.incarnation, first, end, known.log_end)
         if partition.history is not None and known.first_offset > partition.history.first_offset:
             await partition.history.keep_from(known.first_offset)
 
@@ -390,6 +413,10 @@ class Archiver:
             self.known.pop(place, None)
             self._emptied.pop(place, None)
         return archive
+
+    async def _archive_to_take(self, place: PartitionId) -> tuple[Objects, PartitionArchive]:
+        claimed = self._claimed or await self._claim()
+        return claimed.objects, self._archive_of(claimed, place)
 
     async def _on_thread(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
@@ -475,6 +502,8 @@ class Archiver:
 
     def waiting_in(self, partition: Partition) -> int:
         """Messages of one partition that are not in the archive yet."""
+        if partition.coming is not None:
+            return 0
         known = self.known.get(partition.place)
         archived = 0 if known is None else known.next_offset
         return partition.appended - max(archived, partition.local_first_offset)
@@ -491,11 +520,6 @@ def _retrieve(claiming: asyncio.Future[Claimed]) -> None:
     """Whoever waits gets the error. If nobody does, the next claim meets it."""
     if not claiming.cancelled():
         claiming.exception()
-
-
-def _record_round(claimed: Claimed, began: int) -> None:
-    owner = claimed.ownership.owner
-    claimed.objects.put(ROUND, encode(Round(store=owner.store, generation=owner.generation, began_at=began)))
 
 
 async def _first_conflict(work: Coroutine[None, None, None]) -> ArchiveConflict | None:

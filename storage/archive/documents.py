@@ -37,6 +37,29 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the last owner has stopped, and had archived everything before."""
 
 
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition began and ended in a round."""
+
+    stream: Count
+    topic: Count
+    partition: Count
+    incarnation: int
+    first: Count
+    """The oldest message in the archive."""
+    end: Count
+    """After the newest message in the archive. The same as `first` if there is none."""
+    next: Count
+    """No offset from here on had been given out at `bounded_at`."""
+
+    @property
+    def place(self) -> PartitionId:
+        return PartitionId(self.stream, self.topic, self.partition)
+
+    @classmethod
+    def of(cls, place: PartitionId, incarnation: int, first: int, end: int, next_offset: int) -> Listed:
+        return cls(place.stream, place.topic, place.partition, incarnation, first, end, next_offset)
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """`round.json`: the last round of the archiver that archived everything."""
 
@@ -45,6 +68,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     generation: Count
     began_at: int
     """Every message that was readable at this time is in the archive."""
+    bounded_at: int | None = None
+    """The time for which `next` of the partitions holds; None: that is `began_at`."""
+    partitions: tuple[Listed, ...] | None = None
+    """None: only the manifests tell."""
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +216,13 @@ def aside_epoch(name: str) -> int | None:
     """The epoch in the name of a manifest that was set aside; None for any other name."""
     match = _ASIDE.fullmatch(name)
     return None if match is None else int(match[1])
+
+
+def plain(name: str) -> str:
+    """A name from the archive, which must not lead to another folder."""
+    if not name or "/" in name or name.startswith("."):
+        raise ArchiveDamaged(f"the archive names a file {name!r}, which cannot be part of a data folder")
+    return name
 
 
 def pieces_of(pieces: Sequence[Piece], start: int) -> list[Piece]:

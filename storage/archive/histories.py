@@ -157,7 +157,10 @@ class Histories:
         with self._lock:
             if self._blocks is None:
                 folder = self._layout.below(CACHE_FOLDER)
-                self._blocks = Blocks(objects, self._files, folder, self._cache_bytes, self._ahead, self._may_keep)
+                try:
+                    self._blocks = Blocks(objects, self._files, folder, self._cache_bytes, self._ahead, self._may_keep)
+                except OSError as error:
+                    raise ReadFailed(folder, error) from error
         name = manifest_name(place)
         found = objects.get(name)
         if found is None:

@@ -50,7 +50,7 @@ class LocalCopies:
     async def retain(self, stream_id: int, topic_id: int, *, time_us: int | None, max_bytes: int | None) -> int:
         """Deletes closed segments of a topic that are older than a time, or beyond a size that its partitions share.
         Returns how many."""
-        partitions = list(self._store.partitions_of(stream_id, topic_id))
+        partitions = [each for each in self._store.partitions_of(stream_id, topic_id) if each.coming is None]
         share = None if max_bytes is None else max_bytes // max(len(partitions), 1)
         deleted = 0
         for partition in partitions:

@@ -60,6 +60,8 @@ class Known(NamedTuple):
     """After the last message in the archive."""
     local_bytes: int
     """Bytes of the local log that are in the archive."""
+    log_end: int
+    """Where the log continued when it was archived."""
 
 
 class PartitionArchive:
@@ -96,6 +98,29 @@ class PartitionArchive:
             self._use(manifest, version)
         return self._known(View([], 0))
 
+    def take(self) -> Manifest:
+        """Replaces the manifest by one of this server, so that an earlier owner of the archive which has not noticed
+        yet that it has lost it cannot replace it any more. Returns what it says about this incarnation."""
+        name = manifest_name(self.place)
+        found = self._objects.get(name)
+        try:
+            if found is None:
+                fresh = self._fresh(epoch=0)
+                self._use(fresh, None)
+                self._record(fresh)
+            else:
+                manifest = decode(found.content, Manifest, f"{self._objects.location}/{name}")
+                self._check_owner(manifest)
+                self._use(manifest, found.version)
+                if manifest.generation != self._owner.generation:
+                    self._record(manifest)
+            taken = self._manifest
+            assert taken is not None
+            return taken if taken.incarnation == self.incarnation else self._fresh(taken.epoch)
+        finally:
+            # The first round looks for objects that nothing names.
+            self.forget()
+
     def advance(self, view: View, is_current: Callable[[], bool], expired: int = 0) -> Known:
         """Archives what a view has, and removes segments that are not in it and whose messages are all older than
         `expired`. `is_current` is False if the partition was purged since the view was taken; then
@@ -121,7 +146,7 @@ class PartitionArchive:
         self.load()
         assert self._manifest is not None
         if self._manifest.incarnation != self.incarnation or self._contradiction(self._manifest, view):
-            return Known({}, 0, 0, 0, 0)
+            return Known({}, 0, 0, 0, 0, 0)
         return self._known(view)
 
     def begin_epoch(self) -> None:
@@ -340,7 +365,7 @@ class PartitionArchive:
         known = {start: extents(pieces) for start, pieces in self._pieces.items()}
         local = sum(known[segment.start][-1].end for segment in view.segments if segment.start in known)
         first, end = (manifest.pieces[0].first, manifest.pieces[-1].next) if manifest.pieces else (0, 0)
-        return Known(known, covered, first, end, local)
+        return Known(known, covered, first, end, local, manifest.next_offset)
 
 
 def by_segment(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
 
 from whippet.storage import index as indexes
+from whippet.storage import takeover
 from whippet.storage.archive import ownership
 from whippet.storage.archive.blobs import content_of
 from whippet.storage.archive.catalogue_archive import places_in
@@ -27,6 +28,7 @@ from whippet.storage.archive.documents import (
     Blob,
     Catalogue,
     Document,
+    Listed,
     Manifest,
     Owner,
     Piece,
@@ -35,13 +37,12 @@ from whippet.storage.archive.documents import (
     encode,
     manifest_name,
     partition_folder,
+    plain,
 )
-from whippet.storage.archive.histories import HistoryDocument
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.catalog import Catalog
 from whippet.storage.data_folder import Identity
-from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
@@ -49,7 +50,6 @@ from whippet.storage.index import Index
 from whippet.storage.layout import (
     CLAIMS_FILE,
     FORMAT_FILE,
-    HISTORY_FILE,
     LOCK_FILE,
     OFFSETS_FOLDER,
     RESTORING_FILE,
@@ -63,6 +63,7 @@ from whippet.storage.layout import (
     producers_file,
 )
 from whippet.storage.options import StoreOptions
+from whippet.storage.takeover import Ends
 
 _log = logging.getLogger(__name__)
 
@@ -157,27 +158,24 @@ class Restoring:
         if before is None:
             raise RestoreRefused(f"{self._objects.location} is not an archive: it has no {OWNER}")
         replace(self._files, self._layout.below(MARKER), f"{self._objects.location}\n".encode())
-        last = self._document(ROUND, Round)
+        own = ownership.read_claims(self._files, self._layout).archives.get(self._objects.location, ownership.Known())
         if self._take_over:
             self._owner = ownership.claim(
                 self._objects, self._files, self._layout, before.store, self._clock, take_over=True
             ).owner
-        catalogue = self._document(CATALOGUE, Catalogue)
+        catalogue = self._taken(CATALOGUE, Catalogue, self._renewed)
         if catalogue is None:
             raise ArchiveDamaged(f"{self._objects.location}/{CATALOGUE} is missing, so there is nothing to restore")
-        # The round may be of an earlier claim: since then, nothing is certain to be archived.
-        archived_at = created_at(catalogue) if last is None else last.began_at
-        given_out = 0 if before.complete and self._to is None else given_out_since(archived_at, self._clock())
         self._restore_documents(catalogue)
         places = places_in(catalogue.streams)
-        restore = self._restore_partition if self._downloads else self._begin_partition
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="restore") as threads:
-            try:
-                for count, _ in enumerate(threads.map(lambda place: restore(place, given_out), places)):
-                    self._on_progress(Progress(count + 1, len(places), self._bytes))
-            except BaseException:
-                threads.shutdown(cancel_futures=True)
-                raise
+        if self._downloads:
+            last = self._taken(ROUND, Round, self._renewed)
+            given_out = self._given_out(before, last, catalogue)
+            self._on_threads(lambda place: self._restore_partition(place, given_out), places)
+        else:
+            last = self._taken(ROUND, Round, lambda last: self._listed(before, last, catalogue, own))
+        # The round may be of an earlier claim: since then, nothing is certain to be archived.
+        archived_at = created_at(catalogue) if last is None else last.began_at
         self._files.sync_filesystem(self._layout.root)
         replace(self._files, self._layout.below(FORMAT_FILE), catalogue.format)
         self._files.remove(self._layout.below(MARKER))
@@ -188,6 +186,83 @@ class Restoring:
         found = self._objects.get(name)
         return None if found is None else decode(found.content, kind, f"{self._objects.location}/{name}")
 
+    def _taken(
+        self, name: str, kind: type[Document], renewed: Callable[[Document | None], Document | None]
+    ) -> Document | None:
+        """Reads a document. If the archive is taken over, it is also replaced, so that a server which has not noticed
+        yet that it has lost the archive cannot replace it any more."""
+        where = f"{self._objects.location}/{name}"
+        for _ in range(TAKE_OVER_TRIES):
+            found = self._objects.get(name)
+            document = None if found is None else decode(found.content, kind, where)
+            if self._owner is None or (new := renewed(document)) is None:
+                return document
+            try:
+                self._objects.replace(name, encode(new), None if found is None else found.version)
+            except ArchiveConflict:
+                continue
+            return document
+        raise ArchiveConflict(f"{where}: another server keeps changing it")
+
+    def _renewed(self, document: Any) -> Any:
+        """A document as its new owner writes it."""
+        if document is None or self._owner is None:
+            return None
+        return msgspec.structs.replace(document, generation=self._owner.generation)
+
+    def _given_out(self, before: Owner, last: Round | None, catalogue: Catalogue) -> int:
+        """How many offsets a partition may have given out that the archive does not know."""
+        if before.complete and self._to is None:
+            return 0
+        return given_out_since(
+            created_at(catalogue) if last is None else last.bounded_at or last.began_at, self._clock()
+        )
+
+    def _on_threads(self, work: Callable[[PartitionId], object], places: Sequence[PartitionId]) -> None:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="restore") as threads:
+            try:
+                for count, _ in enumerate(threads.map(work, places)):
+                    self._on_progress(Progress(count + 1, len(places), self._bytes))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    # ------------------------------------------------------------------------------------------------- without messages
+
+    def _listed(self, before: Owner, last: Round | None, catalogue: Catalogue, own: ownership.Known) -> Round:
+        """Lists where every partition begins, and where it continues from now on: in `takeover.json`, and in the round
+        that replaces the last one. Whoever takes the archive over next counts from there."""
+        assert self._owner is not None
+        # Nobody was served by an attempt of this folder that was interrupted, so the list that it has made still holds.
+        is_again = last is not None and last.generation == before.generation and own.has(before.claim)
+        given_out = 0 if is_again else self._given_out(before, last, catalogue)
+        known = {} if last is None else {listed.place: listed for listed in last.partitions or ()}
+        topics = {(s.document.id, t.document.id): t.document for s in catalogue.streams for t in s.topics}
+        listed: dict[PartitionId, Listed] = {}
+        for place in places_in(catalogue.streams):
+            one = known.get(place)
+            if one is not None and one.incarnation == topics[place.stream, place.topic].incarnation(place.partition):
+                listed[place] = msgspec.structs.replace(one, next=one.next + given_out)
+
+        def look(place: PartitionId) -> None:
+            incarnation = topics[place.stream, place.topic].incarnation(place.partition)
+            manifest = self._document(manifest_name(place), Manifest)
+            listed[place] = _ends_in(manifest, place, incarnation, given_out)
+
+        self._on_threads(look, [place for place in places_in(catalogue.streams) if place not in listed])
+        takeover.write(
+            self._files, self._layout, self._objects.location,
+            (Ends(one.stream, one.topic, one.partition, one.first, one.end, one.next) for one in listed.values()),
+        )  # fmt: skip
+        self._messages = sum(one.end - one.first for one in listed.values())
+        return Round(
+            store=catalogue.store,
+            generation=self._owner.generation,
+            began_at=created_at(catalogue) if last is None else last.began_at,
+            bounded_at=self._clock(),
+            partitions=tuple(listed.values()),
+        )
+
     # ------------------------------------------------------------------------------------------------------- the parts
 
     def _restore_documents(self, catalogue: Catalogue) -> None:
@@ -196,7 +271,7 @@ class Restoring:
         for folder, documents in ((USERS_FOLDER, catalogue.users), (TOKENS_FOLDER, catalogue.tokens)):
             make_folders(self._files, layout.below(folder))
             for name, content in documents.items():
-                self._write(f"{layout.below(folder)}/{_plain(name)}", content)
+                self._write(f"{layout.below(folder)}/{plain(name)}", content)
         if catalogue.numbers_reserved:
             catalog.write_numbers(catalogue.numbers_reserved)
         make_folders(self._files, layout.streams)
@@ -241,32 +316,11 @@ class Restoring:
     def _restore_small_files(self, place: PartitionId, folder: str, manifest: Manifest) -> None:
         for name, content in manifest.offsets.items():
             kind, _, identity = name.partition("/")
-            path = f"{folder}/{OFFSETS_FOLDER}/{_plain(kind)}/{_plain(identity)}"
+            path = f"{folder}/{OFFSETS_FOLDER}/{plain(kind)}/{plain(identity)}"
             make_folders(self._files, path.rpartition("/")[0])
             self._write(path, content)
         if manifest.producers is not None:
             self._write(producers_file(folder), b"".join(self._content(place, manifest.producers)))
-
-    def _begin_partition(self, place: PartitionId, given_out: int) -> None:
-        """A partition whose messages stay in the archive: the local log begins after them."""
-        folder = self._layout.partition(place)
-        make_folders(self._files, folder)
-        manifest = self._manifest(place)
-        if manifest is None:
-            self._write(log_file(folder, 0), b"")
-            return
-        self._remove_strays(folder, set())
-        end = 0
-        if manifest.pieces:
-            end = manifest.pieces[-1].next
-            first = HistoryDocument(manifest.pieces[0].first)
-            self._write(f"{folder}/{HISTORY_FILE}", with_checksum(msgspec.json.encode(first)))
-            self._count(sum(piece.next - piece.first for piece in manifest.pieces), 0)
-        newest = max(manifest.next_offset, end) + given_out
-        if manifest.pieces and newest > end:
-            self._leave_out(folder, end)
-        self._write(log_file(folder, newest), b"")
-        self._restore_small_files(place, folder, manifest)
 
     def _count(self, messages: int, size: int) -> None:
         with self._lock:
@@ -287,21 +341,12 @@ class Restoring:
         self._write(left_out_file(folder, offset), b"")
 
     def _manifest(self, place: PartitionId) -> Manifest | None:
-        name = manifest_name(place)
-        where = f"{self._objects.location}/{name}"
-        for _ in range(TAKE_OVER_TRIES):
-            found = self._objects.get(name)
-            manifest = None if found is None else decode(found.content, Manifest, where)
-            if manifest is None or found is None or self._owner is None:
-                return manifest
-            # From now on, a server that has not noticed yet that it has lost the archive cannot replace it.
-            taken = msgspec.structs.replace(manifest, generation=self._owner.generation, revision=manifest.revision + 1)
-            try:
-                self._objects.replace(name, encode(taken), found.version)
-            except ArchiveConflict:
-                continue
-            return manifest
-        raise ArchiveConflict(f"{where}: another server keeps changing it")
+        def renewed(manifest: Manifest | None) -> Manifest | None:
+            if manifest is None or self._owner is None:
+                return None
+            return msgspec.structs.replace(manifest, generation=self._owner.generation, revision=manifest.revision + 1)
+
+        return self._taken(manifest_name(place), Manifest, renewed)
 
     def _restore_segment(self, place: PartitionId, folder: str, start: int, pieces: list[Piece]) -> tuple[int, bool]:
         """Returns the offset after the last message, and whether there are later ones that are not restored."""
@@ -400,8 +445,10 @@ def created_at(catalogue: Catalogue) -> int:
         raise ArchiveDamaged(f"{CATALOGUE}: the file FORMAT in it cannot be decoded: {error}") from error
 
 
-def _plain(name: str) -> str:
-    """A name from the archive, which must not lead to another folder."""
-    if not name or "/" in name or name.startswith("."):
-        raise ArchiveDamaged(f"the archive names a file {name!r}, which cannot be part of a data folder")
-    return name
+def _ends_in(manifest: Manifest | None, place: PartitionId, incarnation: int, given_out: int) -> Listed:
+    first = end = next_offset = 0
+    if manifest is not None and manifest.incarnation == incarnation:
+        if manifest.pieces:
+            first, end = manifest.pieces[0].first, manifest.pieces[-1].next
+        next_offset = max(manifest.next_offset, end)
+    return Listed.of(place, incarnation, first, end, next_offset + given_out)

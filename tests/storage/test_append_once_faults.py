@@ -22,11 +22,12 @@ from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, 
 from tests.storage.support.promises import read_everything
 from tests.storage.support.scenario import open_store, run
 from tests.support.sizes import mostly_long, sized
+from whippet.storage.appended import Appended
 from whippet.storage.batch import Message, build
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import ProducerFenced, StorageError
 from whippet.storage.options import Durability
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.producers import Producer
 from whippet.storage.store import Store
 

@@ -17,11 +17,12 @@ from tests.storage.support.numbered_sends import by, contents, files_of, place
 from tests.storage.support.promises import read_everything
 from tests.storage.support.world import SlowDisk, opened, partition_in, reached, settled, sized, texts, with_topic
 from whippet.storage import producer_file
+from whippet.storage.appended import Appended
 from whippet.storage.errors import PartitionFailed, WriteFailed
 from whippet.storage.files import Files
 from whippet.storage.layout import PRODUCERS_FILE
 from whippet.storage.options import Durability
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.producers import Record
 from whippet.storage.store import Store
 

@@ -15,10 +15,11 @@ from tests.storage.support.partitions import SYNCED, WRITTEN, progress
 from tests.storage.support.world import opened, partition_in, payloads, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
 from whippet.storage import shard
+from whippet.storage.appended import Appended
 from whippet.storage.errors import WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import Durability
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 
 BATCH = len(texts("0"))
 

@@ -32,7 +32,7 @@ from whippet.app.importing.iggy.plan import Plan, moved, plan
 from whippet.app.importing.iggy.report import Refused, Report
 from whippet.app.importing.iggy.source import JOURNAL_FILE, SNAPSHOT_FILE, STATE_FILE, Generation, LogFile, Source
 from whippet.app.model.topic_options import parse_options
-from whippet.storage import catalog_loading, placement, sealed_documents
+from whippet.storage import catalog_loading, placement, sealed_documents, takeover
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
 from whippet.storage.data_folder import DataFolder
@@ -99,6 +99,11 @@ def run(
         folder.leave(all_is_synced=False)
         raise
     try:
+        if awaited := takeover.missing(files, layout):
+            raise Refused(
+                f"{layout.root}: {len(awaited)} partitions are still only in the archive, from which this folder was "
+                "begun; import once a server has fetched all of them"
+            )
         was_interrupted = files.exists(layout.below(PLACEMENT_FILE))
         target = catalog_loading.load(
             Catalog(files, layout, sync=True), files, layout, clock, recreate=options.recreate_missing_state

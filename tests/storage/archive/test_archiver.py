@@ -74,7 +74,7 @@ async def test_a_round_without_changes_uploads_nothing(tmp_path: Path) -> None:
         assert await archiver.round()
         archive.done.clear()
         assert await archiver.round()
-        assert archive.done == [f"put {ROUND}"]
+        assert archive.done == [f"replace {ROUND}"]
 
 
 async def test_an_open_segment_grows_in_the_archive_and_replaced_pieces_are_removed(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ async def test_a_graceful_stop_archives_everything_and_records_that(tmp_path: Pa
 async def test_the_archiver_runs_by_itself_at_its_interval(tmp_path: Path) -> None:
     archive = Flaky(tmp_path / "archive")
     done = threading.Event()
-    archive.after = lambda operation: done.set() if operation == f"put {ROUND}" else None
+    archive.after = lambda operation: done.set() if operation == f"replace {ROUND}" else None
     async with opened(tmp_path / "data") as store:
         await fill((await with_topic(store))[0])
         archiver = archiver_of(store, archive, interval_s=0.01)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.storage.support.world import payloads
+from whippet.storage.appended import Appended
 from whippet.storage.layout import PRODUCERS_FILE
-from whippet.storage.partition import Appended, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.producers import Producer
 
 
