@@ -37,6 +37,14 @@ export function plural(many, one) {
   return `${count(many)} ${one}${many === 1 ? "" : "s"}`
 }
 
+/** How long ago something was. @param {number} us */
+export function age(us) {
+  const seconds = Math.max(Math.round(us / 1e6), 0)
+  if (seconds < 120) return `${seconds} s ago`
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`
+  return `${plural(Math.round(seconds / 3600), "hour")} ago`
+}
+
 /** @param {number} us since 1970 */
 export function time(us) {
   return new Date(us / 1000).toLocaleTimeString("en-GB")

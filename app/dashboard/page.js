@@ -9,6 +9,7 @@ import { byId, name, notice, say } from "/ui/elements.js"
 import { Events } from "/ui/events.js"
 import { Groups } from "/ui/groups.js"
 import { time } from "/ui/numbers.js"
+import { Storage } from "/ui/storage.js"
 import { Tail } from "/ui/tail.js"
 import { placesOf, Topics } from "/ui/topics.js"
 import { Client, connect } from "/ui/whippet.js"
@@ -25,6 +26,7 @@ let chosen = null
 const wide = matchMedia("(min-width: 1000px)")
 const topics = new Topics(chooseByHand)
 const groups = new Groups()
+const storage = new Storage()
 const events = new Events()
 const tail = new Tail(announce)
 
@@ -124,7 +126,7 @@ function leave(problem) {
   announce("")
   document.title = "Whippet"
   sessionStorage.removeItem(KEPT_AS)
-  for (const part of [topics, groups, events, tail]) part.clear()
+  for (const part of [topics, groups, storage, events, tail]) part.clear()
   byId("by-name").hidden = true
   chosen = null
   askToSignIn(problem)
@@ -203,6 +205,7 @@ function show(sample) {
   sampledAt = sample.at
   topics.show(sample)
   groups.show(sample)
+  storage.show(sample)
   const place = chosen && placesOf(sample).find(isChosen)
   if (place) tail.describe(place.topic)
 }
@@ -213,6 +216,7 @@ function refuse(error, scope) {
   topics.clear()
   topics.mark(isChosen)
   groups.clear()
+  storage.clear()
   notice(byId("groups-notice"), "No figures.")
   const isLimited = error.code === "unauthorized" && scope.topic === undefined
   const limited = "You have no permission to read all streams. Open a topic by its name."

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from tests.app.commands.support.reading import Reading, reading
+from tests.storage.archive.support.archives import Flaky, archiver_of
+from tests.storage.support.scarce_disk import RESERVE, TOTAL, ScarceDisk
 from tests.support.turns import TurnCounter
 from whippet.app import rates
 from whippet.app.commands import requests
+from whippet.storage.disk_space import DiskSpace
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +87,46 @@ async def test_a_sample_for_many_subscribers_is_encoded_once(tmp_path: Path, mon
             texts = [each.encoded(*part) for each in heard]
             assert all(text is texts[0] for text in texts)
         assert len(encoded) == 6
+
+
+async def test_a_sample_of_everything_has_the_state_of_the_disk_and_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "TOGETHER", 2)
+    disk = ScarceDisk(free=RESERVE - 1)
+    async with reading(tmp_path, 3) as made:
+        sampled = msgspec.json.decode((await made.gateway.rates.next()).encoded())
+        assert (sampled["disk"], sampled["archive"]) == (None, None)
+        await made.fill(5)
+        made.gateway.store.disk = DiskSpace("here", RESERVE, disk, made.gateway.store.room, lambda: 0)
+        await made.gateway.store.disk.check()
+        archiver = archiver_of(made.gateway.store, Flaky(tmp_path / "archive"), interval_s=1e6)
+        made.gateway.archiver = archiver
+        measurement = await made.gateway.rates.next()
+        sampled = msgspec.json.decode(measurement.encoded())
+        assert sampled["disk"] == {
+            "free_bytes": RESERVE - 1,
+            "total_bytes": TOTAL,
+            "reserve_bytes": RESERVE,
+            "is_full": True,
+        }
+        assert sampled["archive"] == {
+            "problem": None,
+            "is_refused": False,
+            "failures": 0,
+            "completed_at": None,
+            "waiting_messages": 15,
+        }
+        # Who may read one stream learns nothing of the server.
+        assert set(msgspec.json.decode(measurement.encoded(0))) == {"at", "seconds", "stream"}
+        disk.free = TOTAL
+        await made.gateway.store.disk.check()
+        await archiver.start()
+        assert await archiver.round()
+        archiver.problem, archiver.failures, archiver.refused = "a bucket", 2, True
+        archive = (await made.gateway.rates.next()).sample.archive
+        assert archive is not None
+        assert archive.problem == "archive: another server has the archive, so nothing is archived any more"
+        assert (archive.is_refused, archive.failures, archive.waiting_messages) == (True, 2, 0)
+        assert archive.completed_at == archiver.completed_at is not None
+        await archiver.stop(seconds=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,62 @@ def test_a_user_with_permission_for_one_topic_opens_it_by_name(page: Page, serve
     page.reload()
     expect(page.locator("#tail-about")).to_contain_text("1 message")
     expect(page.get_by_role("button", name="own")).to_have_attribute("aria-current", "true")
+
+
+def figure(page: Page, name: str) -> Locator:
+    return page.get_by_role("table").filter(has_text="Free on the disk").get_by_role("row", name=name).locator("td")
+
+
+def test_a_full_disk_is_shown_with_what_is_free_and_what_is_in_reserve(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, a_page(browser) as page:
+        signed_in(page, server)
+        expect(page.get_by_role("region", name="Disk and archive")).to_be_visible()
+        expect(figure(page, "Free on the disk")).to_contain_text(" of ")
+        expect(figure(page, "In reserve")).to_have_attribute(
+            "title", re.compile(r"are kept for everything but messages \(system\.disk\.reserve\)")
+        )
+        expect(page.locator("#storage-problem")).to_be_hidden()
+        expect(page.get_by_text("Waiting for the archive")).to_have_count(0)
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("region", name="Disk and archive")).to_be_hidden()
+    with serving(tmp_path, IGGY_SYSTEM_DISK_RESERVE="8 EB") as server, a_page(browser) as page:
+        signed_in(page, server)
+        expect(page.get_by_role("alert")).to_have_text(
+            "The disk is full: messages are refused until there is more space."
+        )
+        expect(figure(page, "In reserve")).to_have_text("8000 PB")
+        expect(page.locator("#storage-figures .wrong")).to_have_count(1)
+
+
+def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser, tmp_path: Path) -> None:
+    archive, aside = tmp_path / "archive", tmp_path / "aside"
+    settings = {
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_ENABLED": "true",
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_DISK_PATH": str(archive),
+        "IGGY_DATA_MAINTENANCE_ARCHIVER_INTERVAL": "20 ms",
+    }
+    with serving(tmp_path, **settings) as server, a_page(browser) as page:
+        server.make("s", "t")
+        server.send("s", "t", "a", "b")
+        signed_in(page, server)
+        expect(figure(page, "Archived completely")).to_contain_text("0 s ago")
+        expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
+        expect(figure(page, "Failures of the archive")).to_have_text("0")
+        expect(page.locator("#storage-problem")).to_be_hidden()
+        archive.rename(aside)
+        archive.write_text("not a folder")
+        server.send("s", "t", "c")
+        expect(page.get_by_role("alert")).to_have_text(
+            "Not everything could be archived. The log of the server has the reason."
+        )
+        expect(figure(page, "Waiting for the archive")).to_have_text("1 message")
+        expect(figure(page, "Failures of the archive")).not_to_have_text("0")
+        archive.unlink()
+        aside.rename(archive)
+        expect(page.locator("#storage-problem")).to_be_hidden()
+        expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
+        (archive / "archive.json").unlink()
+        expect(page.get_by_role("alert")).to_have_text("Another server has the archive: nothing is archived any more.")
 
 
 # ------------------------------------------------------------------------------------------------------------- the tail

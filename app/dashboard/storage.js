@@ -1,0 +1,84 @@
+/**
+ * The disk of the server and its archive: how much is free, how far behind the archive is, and what is wrong with them.
+ *
+ * @module
+ */
+
+import { arrange, byId, element, notice, say } from "/ui/elements.js"
+import { age, bytes, count, exact, plural } from "/ui/numbers.js"
+
+/** @typedef {{free_bytes: number, total_bytes: number, reserve_bytes: number, is_full: boolean}} Disk */
+/**
+ * @typedef {{problem: string | null, is_refused: boolean, failures: number, completed_at: number | null,
+ *   waiting_messages: number}} Archive
+ */
+
+export class Storage {
+  /** @type {Map<string, any>} */
+  #rows = new Map()
+
+  constructor() {
+    this.clear()
+  }
+
+  /** @param {{at: number, disk?: Disk | null, archive?: Archive | null}} sample */
+  show({ at, disk, archive }) {
+    const rows = [...(disk ? this.#ofDisk(disk) : []), ...(archive ? this.#ofArchive(archive, at) : [])]
+    arrange(byId("storage-figures").tBodies[0], rows)
+    byId("storage").hidden = !rows.length
+    // It is an alert, which is read out when it changes, so it contains nothing that changes all the time.
+    notice(byId("storage-problem"), [problemOfDisk(disk), problemOfArchive(archive)].filter(Boolean).join(" "))
+  }
+
+  clear() {
+    this.show({ at: 0 })
+  }
+
+  /** @param {Disk} disk */
+  #ofDisk(disk) {
+    const kept = `${bytes(disk.reserve_bytes)} are kept for everything but messages (system.disk.reserve)`
+    const free = `${bytes(disk.free_bytes)} of ${bytes(disk.total_bytes)}`
+    return [
+      this.#row("Free on the disk", free, "", disk.is_full),
+      this.#row("In reserve", bytes(disk.reserve_bytes), kept, false),
+    ]
+  }
+
+  /** @param {Archive} archive @param {number} at */
+  #ofArchive(archive, at) {
+    const completed = archive.completed_at === null ? "not since the start" : age(at - archive.completed_at)
+    const cost = "When the last round began that archived everything: what came later would be lost with this machine"
+    const failures = "Since the start; the log of the server has their reasons"
+    const hasProblem = archive.problem !== null
+    const waiting = `${exact(archive.waiting_messages)} messages are only on this machine`
+    return [
+      this.#row("Archived completely", completed, cost, hasProblem),
+      this.#row("Waiting for the archive", plural(archive.waiting_messages, "message"), waiting, hasProblem),
+      this.#row("Failures of the archive", count(archive.failures), failures, false),
+    ]
+  }
+
+  #row(label, value, title, isWrong) {
+    let row = this.#rows.get(label)
+    if (!row) {
+      row = element("tr", {}, element("th", { scope: "row" }, label), element("td", { class: "number" }))
+      this.#rows.set(label, row)
+    }
+    const [, cell] = row.cells
+    say(cell, value)
+    cell.title = title
+    row.classList.toggle("wrong", isWrong)
+    return row
+  }
+}
+
+/** @param {Disk | null | undefined} disk */
+function problemOfDisk(disk) {
+  return disk?.is_full ? "The disk is full: messages are refused until there is more space." : ""
+}
+
+/** @param {Archive | null | undefined} archive */
+function problemOfArchive(archive) {
+  if (archive?.is_refused) return "Another server has the archive: nothing is archived any more."
+  return archive?.problem ? "Not everything could be archived. The log of the server has the reason." : ""
+}
