@@ -71,6 +71,8 @@ class CheckedSegment:
         self.has_index = False
         self.is_foreign = False
         """Its batches are intact, but they belong somewhere else."""
+        self.is_unreadable = False
+        """The disk fails to read the log."""
 
     @property
     def start(self) -> int:
@@ -129,7 +131,7 @@ def check_segment(files: Files, folder: str, one: CheckedSegment, partition_id: 
     try:
         damage, end = _read(files, folder, one, partition_id)
     except OSError as error:
-        segment.index = Index()
+        segment.index, one.is_unreadable = Index(), True
         reason = f"cannot be read: {error.strerror}"
         path, offset = log_file(folder, segment.start_offset), segment.start_offset
         one.found.append(Found(Part.LOG, Damage(path, 0, segment.log_bytes, offset, segment.next_offset, reason)))
@@ -205,15 +207,27 @@ def _check_index(files: Files, folder: str, one: CheckedSegment) -> None:
         one.found.append(Found(Part.INDEX, Damage(path, 0, 0, start, start, reason)))
     elif one.log_is_damaged and not one.is_foreign:
         inside = one.entries.before(min(described_bytes, log_bytes))
-        if not set(rows(one.entries.part(0, inside))) <= set(rows(one.described)):
+        if not all(_has(one.described, one.entries, i) for i in range(inside)):
             reason = "it describes other batches than the log has"
             one.found.append(Found(Part.INDEX, Damage(path, 0, 0, start, start, reason)))
 
 
-def rows(index: Index) -> list[tuple[int, ...]]:
-    """All that an index says of each batch, in order."""
-    stored = map(index.stored_length, range(len(index)))
-    return list(zip(index.words[0::4], index.words[1::4], index.words[2::4], index.words[3::4], stored, strict=True))
+def row(index: Index, i: int) -> tuple[int, int, int, int, int, int]:
+    """All that an index says of a batch."""
+    return (
+        index.base_offset(i),
+        index.position(i),
+        index.timestamp(i),
+        index.length(i),
+        index.count(i),
+        index.stored_length(i),
+    )
+
+
+def _has(described: Index, entries: Index, i: int) -> bool:
+    """Whether an index has the same entry as another one."""
+    at = described.holding(entries.base_offset(i))
+    return at < len(described) and row(described, at) == row(entries, i)
 
 
 def _is_beginning(described: Index, entries: Index) -> bool:

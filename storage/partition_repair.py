@@ -103,19 +103,19 @@ class PartitionRepair:
         self._reasons: dict[int, str] = {}
         """Why a segment is not repaired."""
         self._covered: dict[int, list[ArchivedSegment]] = {}
-        self._histories: list[ArchivedPartition] | None = None
+        self._known: dict[bool, list[ArchivedPartition]] = {}
 
     @property
     def histories(self) -> list[ArchivedPartition]:
-        if self._histories is None:
-            known = self._source is not None and self._incarnation is not None
-            assert self._source is not None or not known
-            self._histories = (
-                self._source.histories(self._place, self._incarnation)
-                if self._source is not None and self._incarnation is not None
-                else []
-            )
-        return self._histories
+        """What the archive has of the partition: the history that goes on, then older ones."""
+        return self._archived(older=False) + self._archived(older=True)
+
+    def _archived(self, *, older: bool) -> list[ArchivedPartition]:
+        if self._source is None or self._incarnation is None:
+            return []
+        if older not in self._known:
+            self._known[older] = self._source.histories(self._place, self._incarnation, older=older)
+        return self._known[older]
 
     def run(self) -> None:
         if self._files.exists(f"{self._folder}/{INTENT_FILE}"):
@@ -179,7 +179,7 @@ class PartitionRepair:
         mistake."""
         if one.log_is_damaged or not len(one.entries):
             return
-        for history in self.histories[:1]:
+        for history in self._archived(older=False):
             described = history.described(one.start) if one.start in history.starts else None
             if described is None or not len(described):
                 continue
@@ -211,6 +211,15 @@ class PartitionRepair:
             self.notes += archived.notes
             given_out = one.described.next_offset(len(one.described) - 1) if one.described else 0
             cuts = archived.next_offset == ceiling or (one.is_last and given_out <= archived.next_offset)
+            if one.is_unreadable:
+                if archived.next_offset == ceiling:
+                    kept = self._kept.setdefault(one.start, [])
+                    self._covered.setdefault(one.start, []).append(archived)
+                    if not self._dry_run:
+                        kept.append(segment_repair.replace_unreadable(self._files, self._folder, one.start, archived))
+                    return
+                self._reasons[one.start] = "the archive may not have all of it; copy the folder to another disk first"
+                continue
             wanted = segment_repair.plan(
                 self._files,
                 log_file(self._folder, one.start),

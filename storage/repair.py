@@ -72,7 +72,8 @@ class Repair:
             self._restore_folders(documents)
             for place in places_in(self._files, self._layout):
                 yield from self._repair_partition(place, documents, seals)
-            yield Outcome(None, "", "", self._others, self._notes)
+            archive = [] if self._source is None else self._source.notes
+            yield Outcome(None, "", "", self._others, [*self._notes, *archive])
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -214,7 +215,9 @@ class Repair:
             if found.part is not Part.FOLDER:
                 continue
             place = folders[found.damage.file]
-            histories = [] if self._source is None else self._source.histories(place, checked.incarnations[place])
+            histories = (
+                [] if self._source is None else self._source.histories(place, checked.incarnations[place], older=False)
+            )
             if not histories:
                 self._others.append(left(found, NO_ARCHIVE if self._source is None else NOT_ARCHIVED))
                 continue

@@ -86,8 +86,11 @@ class Source(Protocol):
     def document(self, name: str) -> bytes | None:
         """The stored bytes of a document by its path in a data folder whose folders have the usual names."""
 
-    def histories(self, place: PartitionId, incarnation: int) -> list[ArchivedPartition]:
-        """The history that goes on, then those that were set aside, newest first."""
+    notes: list[str]
+    """What is wrong with its documents."""
+
+    def histories(self, place: PartitionId, incarnation: int, *, older: bool) -> list[ArchivedPartition]:
+        """The history that goes on, or those that were set aside, newest first."""
 
 
 class Kept(NamedTuple):

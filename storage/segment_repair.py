@@ -8,7 +8,7 @@ anything changes. After a kill at any point, all healthy batches are there, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from whippet.storage import recovery
@@ -16,12 +16,10 @@ from whippet.storage.batch import HEADER_BYTES
 from whippet.storage.files import Files, read_fully, write_all
 from whippet.storage.index import Index
 from whippet.storage.layout import ASIDE_FOLDER, log_file
-from whippet.storage.partition_check import rows
+from whippet.storage.partition_check import row
 from whippet.storage.repair_source import ArchivedSegment
 
 COPIED_BYTES = 1 << 20
-
-BASE, POSITION, TIME, LENGTH, STORED = range(5)
 
 
 class Range(NamedTuple):
@@ -65,58 +63,53 @@ def plan(
 ) -> Plan:
     """`local` has the whole batches of the log, `cuts` tells whether bytes after the last batch may be cut off. With
     `trusts_archive`, local batches that are whole, but not those of the archive, are replaced."""
-    wanted = rows(archived.entries)
-    by_offset = {row[BASE]: row for row in wanted}
-    kept: list[tuple[int, ...]] = []
-    newer: list[tuple[int, ...]] = []
-    has_moved = False
+    wanted = archived.entries
+    kept = bytearray(len(wanted))
+    newer: list[Range] = []
+    only_here: list[Range] = []
+    """Batches in whose place the archive has damage."""
+    end = archived.end if len(wanted) else 0
+    has_moved = differs = False
     handle = files.open_for_reading(path)
     try:
-        for row in rows(local):
-            twin = by_offset.get(row[BASE])
-            if twin is not None and _same(files, handle, row, archived, twin):
-                kept.append(row)
-                has_moved |= row[POSITION] != twin[POSITION]
-            elif row[BASE] >= archived.next_offset:
-                newer.append(row)
-                has_moved |= row[POSITION] < archived.end
-            elif twin is None and not _overlaps(archived.entries, row) and not trusts_archive:
-                # The archive has damage in its place.
-                kept.append(row)
-            elif not trusts_archive:
-                return NOTHING._replace(
-                    reason=f"the archive has other messages from offset {row[BASE]} on, and both are intact"
-                )
+        for i in range(len(local)):
+            here = Range(local.position(i), local.end_position(i))
+            twin = wanted.holding(local.base_offset(i))
+            if twin < len(wanted) and _same(files, handle, local, i, archived, twin):
+                kept[twin] = True
+                has_moved |= local.position(i) != wanted.position(twin)
+            elif local.base_offset(i) >= archived.next_offset:
+                newer.append(here)
+                has_moved |= here.position < archived.end
+            elif twin < len(wanted) and wanted.base_offset(twin) < local.next_offset(i):
+                differs = True
+                if not trusts_archive:
+                    offset = local.base_offset(i)
+                    return NOTHING._replace(reason=f"the archive has other messages from offset {offset} on")
             else:
-                newer.clear()
-                has_moved = True
+                only_here.append(here)
+            end = max(end, here.end)
     finally:
         files.close(handle)
-    if trusts_archive and len(kept) < len(rows(local)):
-        newer = []
-    if has_moved:
-        return NOTHING._replace(rewritten=_joined(Range(row[POSITION], row[POSITION] + row[STORED]) for row in newer))
-    known = {row[BASE] for row in kept}
-    patches = _joined(Range(row[1], row[1] + row[STORED]) for row in wanted if row[BASE] not in known)
-    end = max([archived.end if wanted else 0, *(row[POSITION] + row[STORED] for row in (*kept, *newer))])
+    if differs:
+        return NOTHING._replace(rewritten=[])
+    if has_moved and not only_here:
+        return NOTHING._replace(rewritten=_joined(newer))
+    patches = _joined(Range(wanted.position(i), wanted.end_position(i)) for i in range(len(wanted)) if not kept[i])
+    if has_moved or any(a.position < b.end and b.position < a.end for a in patches for b in only_here):
+        return NOTHING._replace(reason="batches have moved, and the archive does not have all of them")
     return Plan(patches, end if cuts and size > end else None, None, None)
 
 
-def _same(files: Files, handle: int, row: tuple[int, ...], archived: ArchivedSegment, twin: tuple[int, ...]) -> bool:
+def _same(files: Files, handle: int, local: Index, i: int, archived: ArchivedSegment, twin: int) -> bool:
     """Both are whole, so their headers with the checksums tell whether they are the same."""
-    if row[TIME:] != twin[TIME:]:
+    mine, its = row(local, i), row(archived.entries, twin)
+    if mine[:1] + mine[2:] != its[:1] + its[2:]:
         return False
-    return read_fully(files, handle, HEADER_BYTES, row[POSITION]) == archived.read(twin[POSITION], HEADER_BYTES)
+    return read_fully(files, handle, HEADER_BYTES, mine[1]) == archived.read(its[1], HEADER_BYTES)
 
 
-def _overlaps(entries: Index, row: tuple[int, ...]) -> bool:
-    """Whether the archive has any message of a batch."""
-    count = row[LENGTH] >> 32
-    first = entries.holding(row[BASE])
-    return first < len(entries) and entries.base_offset(first) < row[BASE] + count
-
-
-def _joined(ranges: Iterator[Range]) -> list[Range]:
+def _joined(ranges: Iterable[Range]) -> list[Range]:
     """Adjacent ranges as one."""
     found: list[Range] = []
     for each in sorted(ranges):
@@ -128,6 +121,17 @@ def _joined(ranges: Iterator[Range]) -> list[Range]:
 
 
 # ---------------------------------------------------------------------------------------------------------- the changes
+
+
+def replace_unreadable(files: Files, folder: str, start: int, archived: ArchivedSegment) -> str:
+    """Puts the archive's log in the place of one that the disk cannot read any more, and returns where that is kept."""
+    _write_beside(files, folder, start, [], archived)
+    path = log_file(folder, start)
+    kept = recovery.move_aside(files, folder, path.rpartition("/")[2])
+    files.rename(f"{path}.new", path)
+    files.sync_folder(f"{folder}/{ASIDE_FOLDER}")
+    files.sync_folder(folder)
+    return kept
 
 
 def apply(files: Files, folder: str, start: int, size: int, wanted: Plan, archived: ArchivedSegment) -> list[str]:
@@ -160,6 +164,13 @@ def create(files: Files, folder: str, start: int, archived: ArchivedSegment) -> 
 
 
 def _write_anew(files: Files, folder: str, start: int, newer: list[Range], archived: ArchivedSegment) -> None:
+    _write_beside(files, folder, start, newer, archived)
+    path = log_file(folder, start)
+    files.rename(f"{path}.new", path)
+    files.sync_folder(folder)
+
+
+def _write_beside(files: Files, folder: str, start: int, newer: list[Range], archived: ArchivedSegment) -> None:
     path = log_file(folder, start)
     handle = files.open_for_writing(f"{path}.new")
     try:
@@ -172,8 +183,6 @@ def _write_anew(files: Files, folder: str, start: int, newer: list[Range], archi
         files.sync(handle)
     finally:
         files.close(handle)
-    files.rename(f"{path}.new", path)
-    files.sync_folder(folder)
 
 
 def _keep(files: Files, folder: str, start: int, what: Range) -> str:

@@ -41,26 +41,25 @@ class ArchiveSource:
     """The archive below a prefix. Raises ArchiveError if it is none, or cannot be read."""
 
     def __init__(self, objects: Objects, clock: Callable[[], int]) -> None:
-        self._objects = objects
         self.location = objects.location
+        self.notes: list[str] = []
+        self._objects = objects
         owner = self._document(OWNER, Owner)
-        if owner is None:
-            raise RestoreRefused(f"{objects.location} is not an archive: it has no {OWNER}")
-        self.store, self.claim, self.complete = owner.store, owner.claim, owner.complete
-        self._catalogue = self._document(CATALOGUE, Catalogue)
+        catalogue = self._document(CATALOGUE, Catalogue)
+        if objects.get(OWNER) is None or (owner is None and catalogue is None):
+            raise RestoreRefused(f"{objects.location} is not an archive: it has no {OWNER}, or only damaged documents")
+        self.store = owner.store if owner is not None else catalogue.store if catalogue is not None else ""
+        self.claim, self.complete = ("", False) if owner is None else (owner.claim, owner.complete)
         last = self._document(ROUND, Round)
-        if last is not None:
-            since = last.began_at
-        else:
-            since = clock() if self._catalogue is None else created_at(self._catalogue)
-        self.given_out = given_out_since(since, clock())
-        self._documents = {} if self._catalogue is None else _documents_in(self._catalogue)
+        began_at = 0 if catalogue is None else created_at(catalogue)
+        self.given_out = given_out_since(began_at if last is None else last.began_at, clock())
+        self._documents = {} if catalogue is None else _documents_in(catalogue)
 
     def document(self, name: str) -> bytes | None:
         return self._documents.get(name)
 
-    def histories(self, place: PartitionId, incarnation: int) -> list[ArchivedPartition]:
-        names = [manifest_name(place), *self._set_aside(place)]
+    def histories(self, place: PartitionId, incarnation: int, *, older: bool) -> list[ArchivedPartition]:
+        names = self._set_aside(place) if older else [manifest_name(place)]
         manifests = (self._document(name, Manifest) for name in names)
         return [
             _Partition(self._objects, place, manifest)
@@ -75,8 +74,14 @@ class ArchiveSource:
         return [aside_name(place, epoch) for epoch in sorted(epochs, reverse=True)]
 
     def _document(self, name: str, kind: type[Document]) -> Document | None:
+        """None also if the document is damaged, which is noted."""
         found = self._objects.get(name)
-        return None if found is None else decode(found.content, kind, f"{self.location}/{name}")
+        try:
+            return None if found is None else decode(found.content, kind, f"{self.location}/{name}")
+        except ArchiveDamaged as error:
+            if str(error) not in self.notes:
+                self.notes.append(str(error))
+            return None
 
 
 def _documents_in(catalogue: Catalogue) -> dict[str, bytes]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.archive.support.archives import archived
+from tests.storage.support.documents import content as content_of
 from tests.storage.support.packed import usually
 from tests.storage.support.repairs import (
     PARTITION,
@@ -409,6 +412,91 @@ async def test_a_whole_batch_of_a_damaged_object_is_used(tmp_path: Path) -> None
     outcomes = folder.repair()
     assert all(each.repaired for each in findings(outcomes))
     assert "the object has the checksum" in outcomes[0].notes[0]
+    assert folder.files() == folder.before
+
+
+async def test_a_damaged_catalogue_of_the_archive_is_noted_and_logs_are_repaired(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    catalogue = tmp_path / "archive/catalogue.json"
+    catalogue.write_bytes(flipped(catalogue.read_bytes(), 400, 1))
+    a_changed_batch(folder)
+    first, others = folder.repair()
+    assert [each.repaired for each in first.findings] == [True]
+    assert any(str(catalogue) in note for note in others.notes)
+    assert folder.files() == folder.before
+
+
+async def test_a_damaged_manifest_is_noted_and_other_partitions_are_repaired(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    manifest = tmp_path / "archive" / PARTITION / "manifest.json"
+    manifest.write_bytes(b"{")
+    a_changed_batch(folder)
+    other = min((folder.data / "streams/0/topics/0/partitions/1").glob("*.log"))
+    zeros(other)
+    outcomes = folder.repair()
+    found = {each.damage.file: each.repaired for each in findings(outcomes)}
+    assert found == {str(folder.logs()[0]): False, str(other): True}
+    assert any(str(manifest) in note for note in outcomes[-1].notes)
+
+
+class Unreadable(Files):
+    """A disk that cannot read one file any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._bad: set[int] = set()
+
+    def open_for_reading(self, path: str) -> int:
+        handle = super().open_for_reading(path)
+        (self._bad.add if path == self._path else self._bad.discard)(handle)
+        return handle
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        if handle in self._bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, length, position)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if source == self._path:
+            self._path = target
+
+
+async def test_a_log_that_cannot_be_read_is_replaced_if_the_archive_has_all_of_it(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first, *_, last = folder.logs()
+    outcomes = findings(folder.repair(Unreadable(first)))
+    assert [(each.repaired, each.damage.reason) for each in outcomes] == [
+        (True, f"cannot be read: {os.strerror(errno.EIO)}")
+    ]
+    assert folder.files() == folder.before
+    (found,) = findings(folder.repair(Unreadable(last)))
+    assert (found.repaired, folder.files()) == (False, folder.before)
+    assert "copy the folder to another disk first" in found.how
+
+
+async def test_messages_that_are_only_in_the_archive_on_purpose_stay_there(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first, second, *_ = folder.logs()
+    for path in (first, first.with_suffix(".index")):
+        path.unlink()
+    (folder.partition / "history.json").write_bytes(b'{"first_offset":0}\n')
+    second.write_bytes(flipped(second.read_bytes(), 300, 1))
+    assert [each.repaired for each in findings(folder.repair())] == [True]
+    assert (first.exists(), folder.damage()) == (False, [])
+    (folder.partition / "history.json").write_bytes(b"{")
+    assert [each.repaired for each in findings(folder.repair())] == [True]
+    assert content_of(folder.partition / "history.json") == {"first_offset": 0}
+
+
+async def test_a_history_that_the_archive_has_set_aside_is_used(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first = folder.logs()[0]
+    original = first.read_bytes()
+    first.write_bytes(flipped(original, 300, 1))
+    at = tmp_path / "archive" / PARTITION
+    (at / "manifest.json").rename(at / "manifest.0.json")
+    assert all(each.repaired for each in findings(folder.repair()))
     assert folder.files() == folder.before
 
 
