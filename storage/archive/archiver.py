@@ -58,10 +58,15 @@ WATCH_S = 1.0
 """How often the bytes that wait for the archive are compared with their limit, if there is one."""
 START_S = 15.0
 """How long a start waits for the archive. If that is not enough, the server starts, and the archiver tries again."""
-DISK_IS_FULL = "the archive is on the disk of the data folder, which is full"
-
 Result = TypeVar("Result")
 Fingerprint = tuple[object, ...]
+
+
+class DiskIsFull(ArchiveUnavailable):
+    """Nothing may be uploaded, because the archive is on the disk of the data folder."""
+
+    def __init__(self) -> None:
+        super().__init__("the archive is on the disk of the data folder, which is full")
 
 
 class Claimed(NamedTuple):
@@ -150,7 +155,7 @@ class Archiver:
     def _require_disk(self) -> None:
         """Called on any thread before an upload: copies on the same disk must not use up what it has in reserve."""
         if self._lacks_disk:
-            raise ArchiveUnavailable(DISK_IS_FULL)
+            raise DiskIsFull
 
     async def _claim(self) -> Claimed:
         def claim() -> Claimed:
@@ -335,6 +340,9 @@ class Archiver:
                     self._seen.pop(place, None)
                 except ArchiveConflict:
                     raise
+                except DiskIsFull as error:
+                    # What it has of the others is still to be found out.
+                    problems.append(f"{place}: {error}")
                 except (StorageError, OSError) as error:
                     problems.append(f"{place}: {error}")
                     in_a_row += 1
@@ -386,7 +394,7 @@ class Archiver:
         if known.covered > (0 if before is None else before.covered):
             self._local.progress += 1
         if not has_disk:
-            raise ArchiveUnavailable(DISK_IS_FULL)
+            raise DiskIsFull
         self._seen[place] = fingerprint
         first, end = known.first_offset, known.next_offset
         self._listed[place] = Listed.of(place, archive.incarnation, first, end, known.log_end)

@@ -72,13 +72,16 @@ class Case:
 
 @contextlib.asynccontextmanager
 async def archiving(
-    folder: Path, objects: Objects | None = None, *, cache_bytes: int = 1 << 30, interval_s: float = 1e6, **more: Any
+    folder: Path, objects: Objects | None = None, *, cache_bytes: int = 1 << 30, hurries: bool = False, **more: Any
 ) -> AsyncIterator[Case]:
+    """Unless it `hurries`, the archiver runs only when a test calls `round`."""
     clock, disk = Clock(), ScarceDisk()
     options = {"segment_bytes": 1024, "tail_bytes_max": 0, "disk_reserve": RESERVE} | more
     async with opened(folder / "data", files=disk, clock=clock, **options) as store:
         chosen = objects or Elsewhere(folder / "archive")
-        archiver = archiver_of(store, chosen, cache_bytes=cache_bytes, interval_s=interval_s)
+        archiver = archiver_of(store, chosen, cache_bytes=cache_bytes, interval_s=1e6)
+        if not hurries:
+            archiver._local._on_shortage = lambda: None
         await archiver.start()
         await with_topic(store)
         if 1 not in store.streams[0].topics:
@@ -171,8 +174,7 @@ async def test_a_full_disk_makes_room_by_itself_before_a_producer_notices(tmp_pa
 
 
 async def test_a_shortage_makes_the_archiver_begin_at_once(tmp_path: Path) -> None:
-    archive = Elsewhere(tmp_path / "archive")
-    async with archiving(tmp_path, archive) as case:
+    async with archiving(tmp_path, hurries=True) as case:
         await case.send(0, 10)
         case.disk.free = RESERVE - 1
         await case.store.disk.check()
@@ -301,17 +303,25 @@ async def test_an_archive_on_the_same_full_disk_gets_nothing_but_what_it_has_is_
 
 
 async def test_after_a_start_on_a_full_disk_the_archive_beside_it_is_still_used_to_make_room(tmp_path: Path) -> None:
-    async with archiving(tmp_path, Flaky(tmp_path / "archive")) as case:
-        await case.send(0, 10)
-        assert await case.archiver.round()
-        await case.send(0, 10)
-    async with opened(
-        tmp_path / "data", files=ScarceDisk(free=0), segment_bytes=1024, tail_bytes_max=0, disk_reserve=RESERVE
-    ) as store:
+    options: dict[str, Any] = {"segment_bytes": 1024, "tail_bytes_max": 0, "disk_reserve": RESERVE}
+    async with opened(tmp_path / "data", files=ScarceDisk(), **options) as store:
+        archiver = archiver_of(store, Flaky(tmp_path / "archive"), interval_s=1e6)
+        await archiver.start()
+        partitions = await with_topic(store, 20)
+        for count, is_archived in ((10, True), (1, False)):
+            for partition in partitions:
+                for _ in range(count):
+                    await partition.append(sized(1, 100))
+            assert not is_archived or await archiver.round()
+        archiver.refused = True
+        await archiver.stop(seconds=10)
+    async with opened(tmp_path / "data", files=ScarceDisk(free=0), **options) as store:
         archiver = Archiver(store, ArchiveOptions(interval_s=1e6), Files(), Flaky(tmp_path / "archive"))
+        archiver._local._on_shortage = lambda: None
         await archiver.start()
         assert store.disk.is_full
         assert not await archiver.round()
-        assert await archiver._local.free(100 * SEGMENT) == 3 * SEGMENT
+        assert str(archiver.problem).endswith(", which is full (and 19 more)")
+        assert await archiver._local.free(100 * SEGMENT) == 60 * SEGMENT
         archiver.refused = True
         await archiver.stop(seconds=10)
