@@ -47,6 +47,8 @@ UNLIMITED = 2**64 - 1
 """The maximum size in the document of a topic without a limit."""
 DAMAGE_KEPT = 1000
 """Reports of damage that are kept in `Store.damage`. All of them are logged."""
+NAMED_MAX = 20
+"""How many topics a log line names."""
 OPENED_TOGETHER = 64
 """Partitions that a shard opens in one call: enough progress reports, and no mailbox full of thousands of calls."""
 
@@ -197,6 +199,8 @@ class Store:
         self.problems += self._folder.problems + loaded.problems
         for problem in self.problems:
             _log.warning("%s", problem)
+        if not self.options.compression_override:
+            self._report_overridden()
         by_shard: dict[int, list[PartitionId]] = {number: [] for number in range(len(self.shards))}
         total = 0
         awaited = set(loaded.awaited)
@@ -278,6 +282,28 @@ class Store:
         except ValueError:
             # A number that only a later version knows.
             return Compression.NONE
+
+    def _report_overridden(self) -> None:
+        """Logs for which topics another compression was chosen than the one that all topics have."""
+        forced = Compression[self.options.compression.upper()]
+        named = [
+            f"{stream.document.name}/{topic.document.name}"
+            for stream in self.streams.values()
+            for topic in stream.topics.values()
+            if topic.document.compression_algorithm != forced
+        ]
+        if named:
+            more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
+            _log.warning(
+                "system.compression.allow_override is false, so %d %s compressed with system.compression."
+                "default_algorithm = %s from now on, although another choice was made for %s: %s%s",
+                len(named),
+                "topic is" if len(named) == 1 else "topics are",
+                self.options.compression,
+                "it" if len(named) == 1 else "them",
+                ", ".join(named[:NAMED_MAX]),
+                more,
+            )
 
     def _report(self, damage: Damage) -> None:
         # Called on any thread: both operations are safe there.

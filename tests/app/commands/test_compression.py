@@ -133,6 +133,34 @@ async def test_without_override_existing_topics_are_compressed_like_all_others(t
             assert await saves(await here.root()) is saved
 
 
+@pytest.mark.parametrize(
+    ("topics", "default", "how_many", "which"),
+    [
+        (["zstd", "gzip"], "gzip", "1 topic is", "it: s/t0"),
+        (["zstd", "none", "gzip"], "none", "2 topics are", "them: s/t0, s/t2"),
+        (["zstd"] * 21, "none", "21 topics are", f"them: {', '.join(f's/t{each}' for each in range(20))} and 1 more"),
+        (["gzip", "gzip"], "gzip", "", ""),
+    ],
+)
+async def test_a_start_names_the_topics_whose_choice_it_overrides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topics: list[str], default: Any, how_many: str, which: str
+) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await root.execute(requests.CreateStream("s"))
+        for number, name in enumerate(topics):
+            await root.execute(requests.CreateTopic("s", f"t{number}", 1, options=chosen(name)))
+    async with world(tmp_path, **settings(Compression(default_algorithm=default))):
+        pass
+    line = (
+        f"system.compression.allow_override is false, so {how_many} compressed with "
+        f"system.compression.default_algorithm = {default} from now on, although another choice was made for {which}"
+    )
+    assert caplog.messages == []
+    async with world(tmp_path, **settings(Compression(default_algorithm=default, allow_override=False))):
+        assert caplog.messages == ([line] if which else [])
+
+
 async def test_polls_return_the_same_from_compressed_topics(tmp_path: Path) -> None:
     async with world(tmp_path, tail_bytes_max=0) as here:
         root = await here.root()
