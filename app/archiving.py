@@ -120,15 +120,36 @@ def source_of(options: ArchiveOptions) -> Source:
     return source
 
 
+def sentences(restored: Restored, to: int) -> list[str]:
+    """What of a state that was restored as of a time is newer."""
+    found = [
+        f"the messages are those received until {_shown(to)}; streams, topics and groups that were created later are "
+        "left out",
+        f"names, options, users and tokens are those of {_shown(restored.catalogue_at)}, the newest ones; what was "
+        "removed before then is not there",
+    ]
+    if restored.offsets_lowered:
+        found.append(f"{restored.offsets_lowered} stored offsets were later, and are now those of the last message")
+    if restored.offsets_unknown:
+        found.append(
+            f"{restored.offsets_unknown} stored offsets are the newest ones: they are encrypted with a key that is not "
+            "configured here"
+        )
+    return found
+
+
+def _shown(time_us: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(time_us / 1e6, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def sentence(restored: Restored) -> str:
     """What was restored, and what may be lost."""
     size = f"{restored.size_bytes / MIB:.1f} MiB"
     done = f"restored {restored.messages:,} messages in {restored.partitions} partitions, {size}"
     if restored.complete:
         return f"{done}; the server had stopped and archived everything, so nothing is missing"
-    at = datetime.datetime.fromtimestamp(restored.archived_at / 1e6, datetime.UTC)
     ago = max(now_us() - restored.archived_at, 0) / 1e6
     return (
-        f"{done}; the archive was complete at {at:%Y-%m-%d %H:%M:%S} UTC, {ago:.0f} seconds ago: what its server "
+        f"{done}; the archive was complete at {_shown(restored.archived_at)}, {ago:.0f} seconds ago: what its server "
         "received after that may be missing, and the offsets of that are left out"
     )

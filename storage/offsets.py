@@ -113,14 +113,23 @@ def newest_sequence(content: bytes) -> int:
     return max(int.from_bytes(place[:8], "little") if _is_whole(place) else 0 for place in places)
 
 
-def rewritten(content: bytes, seal: Seal | None) -> bytes | None:
-    """A file with the newest valid offset alone; None if it cannot be decrypted."""
-    is_sealed = len(content) > 2 * PLACE.size
-    known = decode_sealed(content, seal) if is_sealed else decode(content)
+def _newest(content: bytes, seal: Seal | None) -> tuple[int, int] | None:
+    return decode_sealed(content, seal) if len(content) > 2 * PLACE.size else decode(content)
+
+
+def value_in(content: bytes, seal: Seal | None) -> int | None:
+    """The newest valid offset in a file; None if there is none, or if it cannot be decrypted."""
+    known = _newest(content, seal)
+    return None if known is None else known[1]
+
+
+def rewritten(content: bytes, seal: Seal | None, offset: int | None = None) -> bytes | None:
+    """A file with the newest valid offset alone, or with another one; None if it cannot be decrypted."""
+    known = _newest(content, seal)
     if known is None:
         return None
-    sequence = known[0] | 1
-    place = _encoded(sequence, known[1], seal if is_sealed else None)
+    seals = seal is not None and seal.seals and len(content) > 2 * PLACE.size
+    place = _encoded(known[0] | 1, known[1] if offset is None else offset, seal if seals else None)
     return bytes(len(place)) + place
 
 

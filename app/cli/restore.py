@@ -12,6 +12,7 @@ import msgspec
 from whippet.app import archiving
 from whippet.app.config import ConfigError, load
 from whippet.app.config.store import archive_options, store_options
+from whippet.app.encryption_keys import keys_if_known
 from whippet.storage.errors import StorageError
 from whippet.storage.files import Files
 
@@ -33,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = load(os.environ, os.getcwd()).config
         options = msgspec.structs.replace(
-            store_options(config), path=arguments.path, archive=archive_options(config)
-        )  # fmt: skip
+            keys_if_known(store_options(config), config), path=arguments.path, archive=archive_options(config)
+        )
         restored = archiving.restore(options, Files(), to=arguments.to, show=_show)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
@@ -43,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
         return REFUSED
     print(archiving.sentence(restored))
+    if arguments.to is not None:
+        for sentence in archiving.sentences(restored, arguments.to):
+            print(sentence)
     return RESTORED
 
 

@@ -69,6 +69,26 @@ def names_in(streams: tuple[StoredStream, ...]) -> dict[tuple[int, int], tuple[s
     }
 
 
+def as_of(streams: tuple[StoredStream, ...], time: int) -> tuple[StoredStream, ...]:
+    """Without the streams, topics and groups that were created after a time. Those that were removed since then are
+    gone, and names and options are the newest ones."""
+    return tuple(
+        StoredStream(
+            document=stream.document,
+            topics=tuple(
+                StoredTopic(
+                    document=topic.document,
+                    groups=tuple(group for group in topic.groups if group.created_at <= time),
+                )
+                for topic in stream.topics
+                if topic.document.created_at <= time
+            ),
+        )
+        for stream in streams
+        if stream.document.created_at <= time
+    )
+
+
 class CatalogueArchive:
     """Runs on the archiver's threads."""
 

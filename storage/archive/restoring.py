@@ -17,10 +17,10 @@ import msgspec
 import xxhash
 
 from whippet.storage import index as indexes
-from whippet.storage import takeover
+from whippet.storage import offsets, takeover
 from whippet.storage.archive import ownership
 from whippet.storage.archive.blobs import content_of
-from whippet.storage.archive.catalogue_archive import places_in
+from whippet.storage.archive.catalogue_archive import as_of, places_in
 from whippet.storage.archive.documents import (
     CATALOGUE,
     OWNER,
@@ -44,11 +44,13 @@ from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.catalog import Catalog
 from whippet.storage.data_folder import Identity
 from whippet.storage.documents import NOT_UNDERSTOOD
+from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
 from whippet.storage.index import Index
 from whippet.storage.layout import (
     CLAIMS_FILE,
+    EXTERNAL_GROUPS_FOLDER,
     FORMAT_FILE,
     LOCK_FILE,
     OFFSETS_FOLDER,
@@ -63,6 +65,7 @@ from whippet.storage.layout import (
     producers_file,
 )
 from whippet.storage.options import StoreOptions
+from whippet.storage.survey import SealsOf
 from whippet.storage.takeover import Ends
 
 _log = logging.getLogger(__name__)
@@ -87,6 +90,12 @@ class Restored(NamedTuple):
     """When the last complete round of the archiver began, in us: everything before it is there."""
     complete: bool
     """Whether the server had stopped and archived everything before, so that nothing is lost."""
+    catalogue_at: int = 0
+    """When the catalogue was written that names, options, users and tokens are from."""
+    offsets_lowered: int = 0
+    """Stored offsets that were after the last message that is restored."""
+    offsets_unknown: int = 0
+    """Stored offsets that are encrypted with a key which is not known here, so that they are as they were archived."""
 
 
 class Progress(NamedTuple):
@@ -122,7 +131,9 @@ class Restoring:
         self._archive_path = "" if options.archive is None else options.archive.path
         self._owner: Owner | None = None
         self._downloads = downloads
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._lowered = self._unknown = 0
+        self._keyring = options.keyring
+        self._seals = SealsOf(None, "")
         self._lock = threading.Lock()
 
     def run(self) -> Restored:
@@ -166,6 +177,9 @@ class Restoring:
         catalogue = self._taken(CATALOGUE, Catalogue, self._renewed)
         if catalogue is None:
             raise ArchiveDamaged(f"{self._objects.location}/{CATALOGUE} is missing, so there is nothing to restore")
+        if self._to is not None:
+            catalogue = msgspec.structs.replace(catalogue, streams=as_of(catalogue.streams, self._to))
+        self._seals = SealsOf(self._keyring, _identity_in(catalogue).id)
         self._restore_documents(catalogue)
         places = places_in(catalogue.streams)
         if self._downloads:
@@ -180,7 +194,10 @@ class Restoring:
         replace(self._files, self._layout.below(FORMAT_FILE), catalogue.format)
         self._files.remove(self._layout.below(MARKER))
         self._files.sync_folder(self._layout.root)
-        return Restored(len(places), self._messages, self._bytes, archived_at, before.complete)
+        return Restored(
+            len(places), self._messages, self._bytes, archived_at, before.complete, catalogue.written_at,
+            self._lowered, self._unknown,
+        )  # fmt: skip
 
     def _document(self, name: str, kind: type[Document]) -> Document | None:
         found = self._objects.get(name)
@@ -311,16 +328,36 @@ class Restoring:
             if segments:
                 self._leave_out(folder, end)
             self._write(log_file(folder, newest), b"")
-        self._restore_small_files(place, folder, manifest)
+        self._restore_small_files(place, folder, manifest, end)
 
-    def _restore_small_files(self, place: PartitionId, folder: str, manifest: Manifest) -> None:
-        for name, content in manifest.offsets.items():
+    def _restore_small_files(self, place: PartitionId, folder: str, manifest: Manifest, end: int) -> None:
+        seal = self._seals.of(place).offsets
+        for name, archived in manifest.offsets.items():
             kind, _, identity = name.partition("/")
             path = f"{folder}/{OFFSETS_FOLDER}/{plain(kind)}/{plain(identity)}"
+            content = archived if self._to is None else self._lowered_to(end, name, archived, seal)
+            if content is None:
+                if self._files.exists(path):
+                    self._files.remove(path)
+                continue
             make_folders(self._files, path.rpartition("/")[0])
             self._write(path, content)
         if manifest.producers is not None:
             self._write(producers_file(folder), b"".join(self._content(place, manifest.producers)))
+
+    def _lowered_to(self, end: int, name: str, content: bytes, seal: Seal | None) -> bytes | None:
+        """A file of stored offsets that does not go beyond the messages that are restored; None if it is left out."""
+        if name.startswith(f"{EXTERNAL_GROUPS_FOLDER}/"):
+            return content
+        part = None if seal is None else seal.for_part(name)
+        known = offsets.value_in(content, part)
+        lowered = known is not None and known >= end
+        with self._lock:
+            self._lowered += lowered
+            self._unknown += known is None
+        if not lowered:
+            return content
+        return offsets.rewritten(content, part, end - 1) if end else None
 
     def _count(self, messages: int, size: int) -> None:
         with self._lock:
@@ -439,8 +476,12 @@ def given_out_since(archived_at: int, now: int) -> int:
 
 def created_at(catalogue: Catalogue) -> int:
     """When the data folder was created."""
+    return _identity_in(catalogue).created_at
+
+
+def _identity_in(catalogue: Catalogue) -> Identity:
     try:
-        return msgspec.json.decode(catalogue.format, type=Identity).created_at
+        return msgspec.json.decode(catalogue.format, type=Identity)
     except NOT_UNDERSTOOD as error:
         raise ArchiveDamaged(f"{CATALOGUE}: the file FORMAT in it cannot be decoded: {error}") from error
 

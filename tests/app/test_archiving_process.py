@@ -225,6 +225,8 @@ def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
     assert (code, "is a data folder already" in output) == (2, True), output
     code, output = whippet(tmp_path, "restore", "--to", "1970-01-01", str(tmp_path / "empty"), **chosen)
     assert (code, "restored 0 messages" in output) == (0, True), output
+    assert "the messages are those received until 1970-01-01 00:00:00 UTC; " in output
+    assert "names, options, users and tokens are those of " in output
 
 
 def test_backup_copies_the_folder_of_a_running_server(tmp_path: Path) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.storage.archive.support.archives import Crash, Flaky, archived, restore
 from tests.storage.support.documents import replace_text
 from tests.storage.support.numbered_sends import by
+from tests.storage.support.ways import WAYS
 from tests.storage.support.world import offsets, opened, sized, texts, with_topic
 from tests.support.clocks import NOON
 from whippet.storage.archive.checking import survey as check_archive
 from whippet.storage.archive.restoring import MARKER, MESSAGES_PER_SECOND_MAX
-from whippet.storage.documents import GroupDocument
+from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
@@ -147,6 +149,53 @@ async def test_a_time_limits_what_is_restored(tmp_path: Path) -> None:
             assert partition.appended > 8
             if messages:
                 assert offsets(await partition.read(0, messages)) == list(range(messages))
+
+
+KEYS: dict[str, dict[str, Any]] = {"plain": {}, "encrypted": WAYS["encrypted"]}
+
+
+@pytest.mark.parametrize("way", KEYS)
+async def test_stored_offsets_never_exceed_what_is_restored_until_a_time(tmp_path: Path, way: str) -> None:
+    clock = Clock()
+    async with archived(tmp_path, clock=clock, **KEYS[way]) as (store, archiver):
+        (partition,) = await with_topic(store)
+        for _ in range(8):
+            clock.now += SECOND
+            await fill(partition, 1)
+        for kind, identity, offset in ((Kind.CONSUMER, 1, 2), (Kind.CONSUMER, 2, 7), (Kind.EXTERNAL_GROUP, 3, 7)):
+            await partition.store_offset(kind, identity, offset)
+        assert await archiver.round()
+    keyring = KEYS[way].get("keyring")
+    found = restore(tmp_path, "five", clock=clock, to=NOON + 5 * SECOND, keyring=keyring)
+    assert (found.offsets_lowered, found.offsets_unknown, found.catalogue_at) == (1, 0, NOON + 8 * SECOND)
+    async with opened(tmp_path / "five", clock=clock, **KEYS[way]) as store:
+        (partition,) = await with_topic(store)
+        assert [partition.offset_of(Kind.CONSUMER, identity) for identity in (1, 2)] == [2, 4]
+        assert partition.offset_of(Kind.EXTERNAL_GROUP, 3) == 7
+        assert store.problems == []
+    found = restore(tmp_path, "none", clock=clock, to=NOON, keyring=keyring)
+    assert found.offsets_lowered == 2
+    async with opened(tmp_path / "none", clock=clock, **KEYS[way]) as store:
+        (partition,) = await with_topic(store)
+        assert partition.offset_of(Kind.CONSUMER, 1) is None
+    if keyring is not None:
+        assert restore(tmp_path, "no key", clock=clock, to=NOON + 5 * SECOND).offsets_unknown == 2
+
+
+async def test_what_was_created_later_is_not_in_the_state_of_a_time(tmp_path: Path) -> None:
+    async with archived(tmp_path) as (store, archiver):
+        await with_topic(store)
+        await store.create_stream(StreamDocument(id=1, name="later", created_at=NOON + SECOND))
+        await store.create_topic(0, TopicDocument(id=1, name="later", created_at=NOON + SECOND, partitions_count=1))
+        await store.create_topic(0, TopicDocument(id=2, name="now", created_at=NOON, partitions_count=1))
+        await store.write_group(0, 2, GroupDocument(id=1, name="later", created_at=NOON + SECOND))
+        await store.write_group(0, 2, GroupDocument(id=2, name="now", created_at=NOON))
+        assert await archiver.round()
+    assert restore(tmp_path, to=NOON).partitions == 2
+    async with opened(tmp_path / "restored") as store:
+        assert (list(store.streams), list(store.streams[0].topics)) == ([0], [0, 2])
+        assert list(store.streams[0].topics[2].groups) == [2]
+        assert store.problems == []
 
 
 async def test_results_of_numbered_sends_are_restored(tmp_path: Path) -> None:

@@ -122,4 +122,5 @@ def restore(folder: Path, target: str = "restored", objects: Objects | None = No
     files = chosen.pop("files", None) or Files()
     clock = chosen.pop("clock", now_us)
     found = objects or LocalObjects(str(folder / "archive"), Files())
-    return Restoring(found, StoreOptions(path=str(folder / target)), files, clock, **chosen).run()
+    options = StoreOptions(path=str(folder / target), keyring=chosen.pop("keyring", None))
+    return Restoring(found, options, files, clock, **chosen).run()
