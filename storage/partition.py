@@ -268,13 +268,13 @@ class Partition:
         return entry.base_offset
 
     def _has_to_wait(self) -> bool:
-        shared, pipeline = self._shared, self._pipeline
-        return bool(
+        pipeline, unflushed = self._pipeline, self._shared.unflushed
+        return (
             pipeline.failed is not None
             or self._exclusive.is_held
-            or pipeline.line
-            or pipeline.unflushed_bytes >= shared.options.partition_unflushed_bytes_max
-            or shared.unflushed.full
+            or bool(pipeline.line)
+            or pipeline.unflushed_bytes >= self._shared.options.partition_unflushed_bytes_max
+            or unflushed.used >= unflushed.limit
         )
 
     def _place(self, batch: batches.Writable, checked: batches.Checked) -> Entry:

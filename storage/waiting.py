@@ -69,22 +69,19 @@ class Waiting:
 class Readers:
     """Waits for messages to be readable, or to reach a durability: any offsets, in any order."""
 
-    __slots__ = ("_readers",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._readers: list[tuple[int, Durability | None, Future]] = []
-
-    def __len__(self) -> int:
-        return len(self._readers)
+        self.waiting: list[tuple[int, Durability | None, Future]] = []
 
     def begin(self, offset: int, durability: Durability | None) -> Future:
         """A future that is done as soon as `until` would return. `end` gives it up."""
         future: Future = asyncio.get_running_loop().create_future()
-        self._readers.append((offset, durability, future))
+        self.waiting.append((offset, durability, future))
         return future
 
     def end(self, future: Future) -> None:
-        self._readers = [reader for reader in self._readers if reader[2] is not future]
+        self.waiting = [reader for reader in self.waiting if reader[2] is not future]
 
     async def until(self, offset: int, durability: Durability | None) -> None:
         future = self.begin(offset, durability)
@@ -95,18 +92,18 @@ class Readers:
             raise
 
     def advance(self, reached: Callable[[Durability | None], int]) -> None:
-        ready = [future for offset, durability, future in self._readers if offset < reached(durability)]
+        ready = [future for offset, durability, future in self.waiting if offset < reached(durability)]
         if ready:
-            self._readers = [reader for reader in self._readers if reader[0] >= reached(reader[1])]
+            self.waiting = [reader for reader in self.waiting if reader[0] >= reached(reader[1])]
             wake(ready)
 
     def wake_all(self) -> None:
         """Wakes everyone, after a purge: the messages may never come."""
-        readers, self._readers = self._readers, []
+        readers, self.waiting = self.waiting, []
         wake(future for _, _, future in readers)
 
     def refuse(self, failure: Exception) -> None:
-        readers, self._readers = self._readers, []
+        readers, self.waiting = self.waiting, []
         for _, _, future in readers:
             if not future.done():
                 future.set_exception(failure)
@@ -115,16 +112,13 @@ class Readers:
 class Exclusion:
     """Gives one operation at a time a partition exclusively. All others wait for it, but not for each other."""
 
-    __slots__ = ("_future", "arrival")
+    __slots__ = ("_future", "arrival", "is_held")
 
     def __init__(self) -> None:
+        self.is_held = False
         self._future: Future | None = None
         self.arrival: Arrival | None = None
         """What holds it, if the partition is still to come from the archive. It begins when somebody waits."""
-
-    @property
-    def is_held(self) -> bool:
-        return self._future is not None
 
     async def over(self) -> None:
         """Returns when no operation holds it."""
@@ -136,12 +130,14 @@ class Exclusion:
 
     def enter(self) -> None:
         assert self._future is None
+        self.is_held = True
         self._future = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
         assert self._future is not None
         self._future.set_result(None)
         self._future = None
+        self.is_held = False
 
     def refuse(self, failure: Exception) -> None:
         """The operation has failed, and holds the partition all the same. Whoever waits gets the failure."""

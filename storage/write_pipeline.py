@@ -214,7 +214,7 @@ class WritePipeline:
         settings = self._settings
         if settings.durability is Durability.MEMORY:
             self.readable = end
-        if self._readers:
+        if self._readers.waiting:
             self._readers.advance(self.reached)
         if level is Durability.MEMORY:
             if (
@@ -222,7 +222,7 @@ class WritePipeline:
                 or self._gathered_bytes >= settings.bytes_required_to_save
             ):
                 self.schedule_hand_over()
-            else:
+            elif len(self._gathered) == 1:
                 unflushed.buffering[self.schedule_hand_over] = None
             return None
         waiting = self._waiting_written
@@ -240,10 +240,11 @@ class WritePipeline:
         at the end of the turn, and when that happens so is everything for a while: then several clients send at
         once. A task that appends one batch after another is a single client, however many it appends in a turn."""
         loop = self._shared.loop
+        now = perf_counter()
         if self._wrote_in_turn and (self._writer is None or self._writer is not asyncio.current_task(loop)):
-            self._crowded_until = perf_counter() + CROWDED_SECONDS
+            self._crowded_until = now + CROWDED_SECONDS
             return False
-        if self._gathered or perf_counter() < self._crowded_until or not self._write_on_loop((entry,), size):
+        if self._gathered or now < self._crowded_until or not self._write_on_loop((entry,), size, now):
             return False
         if not self._wrote_in_turn:
             self._wrote_in_turn = True
@@ -252,7 +253,7 @@ class WritePipeline:
         self.appended = self.written = self.readable = entry.next_offset
         self.tail.push(entry)
         self._shared.tails.admit(self.tail, size)
-        if self._readers:
+        if self._readers.waiting:
             self._readers.advance(self.reached)
         return True
 
@@ -263,13 +264,13 @@ class WritePipeline:
     def _write_gathered(self) -> None:
         """Writes what was gathered in this turn of the loop, if that is little."""
         entries, size = self._gathered, self._gathered_bytes
-        if self._write_on_loop(entries, size):
+        if self._write_on_loop(entries, size, perf_counter()):
             self._gathered = []
             self._unwritten.extend(entries)
             self._count_written(entries[-1].next_offset)
             self.advance()
 
-    def _write_on_loop(self, entries: Sequence[Entry], size: int) -> bool:
+    def _write_on_loop(self, entries: Sequence[Entry], size: int, began: float) -> bool:
         """Writes a few bytes on the event loop if nothing else of this partition is in progress. A hop to the shard's
         thread and back takes longer than handing them to the operating system. After a write that was slow, the shard
         writes everything for a while."""
@@ -282,7 +283,6 @@ class WritePipeline:
             or self._settings.durability is not Durability.WRITTEN
         ):
             return False
-        began = perf_counter()
         if began < self._rests_until or not self.log.write_on_loop(entries, size):
             return False
         shard = self._shard
@@ -487,7 +487,7 @@ class WritePipeline:
         self.readable = (self.appended, self.written, self.synced)[self._settings.durability]
         self._waiting_written.reached(self.written)
         self._waiting_synced.reached(self.synced)
-        if self._readers:
+        if self._readers.waiting:
             self._readers.advance(self.reached)
 
     def _on_write_failed(self, error: BaseException) -> None:

@@ -54,7 +54,7 @@ async def test_those_that_no_longer_wait_do_not_stop_the_others() -> None:
     waiting.reached(2)
     readers.advance(lambda _: 2)
     assert done(futures[1], futures[3]) == [True, True]
-    assert len(readers) == 0
+    assert len(readers.waiting) == 0
 
 
 def offsets(memory: int, written: int, synced: int, readable: int) -> dict[Durability | None, int]:
@@ -65,7 +65,7 @@ async def test_readers_are_woken_when_their_message_has_the_durability_they_wait
     readers = Readers()
     waiting = {(offset, level): readers.begin(offset, level) for offset in (1, 2) for level in (*Durability, None)}
     readers.advance(offsets(1, 1, 1, 1).__getitem__)
-    assert len(readers) == 8
+    assert len(readers.waiting) == 8
     readers.advance(offsets(3, 2, 1, 2).__getitem__)
     assert {key for key, future in waiting.items() if future.done()} == {
         (1, MEMORY),
@@ -73,9 +73,9 @@ async def test_readers_are_woken_when_their_message_has_the_durability_they_wait
         (1, WRITTEN),
         (1, None),
     }
-    assert len(readers) == 4
+    assert len(readers.waiting) == 4
     readers.advance(offsets(3, 3, 3, 3).__getitem__)
-    assert len(readers) == 0
+    assert len(readers.waiting) == 0
     assert all(future.done() for future in waiting.values())
 
 
@@ -84,11 +84,11 @@ async def test_a_reader_that_gives_up_is_forgotten_and_no_other() -> None:
     first, second = readers.begin(5, None), readers.begin(5, None)
     task = asyncio.create_task(readers.until(5, None))
     await settled()
-    assert len(readers) == 3
+    assert len(readers.waiting) == 3
     task.cancel()
     await settled()
     readers.end(first)
-    assert len(readers) == 1
+    assert len(readers.waiting) == 1
     readers.advance(lambda _: 6)
     assert done(first, second) == [False, True]
 
@@ -111,7 +111,7 @@ async def test_after_a_purge_or_a_failure_no_reader_waits(failure: Exception | N
         readers.wake_all()
     else:
         readers.refuse(failure)
-    assert len(readers) == 0
+    assert len(readers.waiting) == 0
     assert done(*futures) == [True] * 3
     assert [futures[i].exception() for i in (0, 2)] == [failure] * 2
 
