@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.support.crowded import crowded
 from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
 from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MAX, STEP_BYTES_MIN, Budget
 from whippet.transports.admission.frame_intake import QUEUE_MAX, FrameIntake
 
@@ -57,7 +58,7 @@ class Client:
     def _cut(self) -> None:
         self.is_cut = True
 
-    def read(self, octets: bytes, at_once: int = 1 << 16) -> bytes:
+    def read(self, octets: Readable, at_once: int = 1 << 16) -> Readable:
         """Returns what it may not read."""
         requests = self.requests
         while octets and requests.can_read:
@@ -96,7 +97,7 @@ def test_requests_come_out_as_they_were_sent(sizes: list[int], at_once: int) -> 
     room = Budget(64 * MIB)
     client = Client(room)
     at_once = max(at_once, sum(sizes) // 1000)
-    left = b"".join(map(request, sizes))
+    left: Readable = memoryview(b"".join(map(request, sizes)))
     while left:
         left = client.read(left, at_once)
         client.answer()
