@@ -14,7 +14,7 @@ from whippet.storage import packing, recovery
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import InvalidBatch, ReadFailed
 from whippet.storage.fetched import Fetched
-from whippet.storage.files import Files, read_fully
+from whippet.storage.files import Buffer, Files, read_fully
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
 from whippet.storage.layout import log_file
@@ -198,7 +198,7 @@ class LogReader:
     def _is_known_good(self, segment: Segment, i: int) -> bool:
         return segment.whole or (segment.checked is not None and bool(segment.checked[i]))
 
-    def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
+    def _read_file(self, segment: Segment, length: int, position: int) -> Buffer:
         path = log_file(self.folder, segment.start_offset)
         try:
             return read_fully(self._files, self._handles.reading(path), length, position)

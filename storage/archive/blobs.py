@@ -9,9 +9,10 @@ import xxhash
 from whippet.storage.archive.documents import Blob
 from whippet.storage.archive.objects import Objects
 from whippet.storage.errors import ArchiveDamaged
+from whippet.storage.files import Buffer
 
 
-def content_of(objects: Objects, path: str, blob: Blob) -> Iterator[bytes]:
+def content_of(objects: Objects, path: str, blob: Blob) -> Iterator[Buffer]:
     """The parts of an object. Raises ArchiveDamaged, at the latest after the last part, if it is not what was
     recorded."""
     size = objects.size(path)

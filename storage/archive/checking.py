@@ -32,7 +32,7 @@ from whippet.storage.archive.documents import (
 from whippet.storage.archive.objects import PART_BYTES, Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 from whippet.storage.index import Index
 from whippet.storage.layout import PartitionId
 from whippet.storage.segment import Damage
@@ -178,7 +178,7 @@ class Joined(Files):
                 content += self._read(number, start - piece.position, end - start)
         return content
 
-    def _read(self, number: int, start: int, length: int) -> bytes:
+    def _read(self, number: int, start: int, length: int) -> Buffer:
         if number in self._reasons:
             return bytes(length)
         content = self._objects.read(f"{self._folder}/{self._pieces[number].log.name}", start, length)

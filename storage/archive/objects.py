@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import LocalStore, S3Store
 
 from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable, StorageError
-from whippet.storage.files import Files, make_folders
+from whippet.storage.files import Buffer, Files, make_folders
 from whippet.storage.options import ArchiveOptions
 
 if TYPE_CHECKING:
@@ -131,18 +131,18 @@ class Objects:
         except _Missing:
             return None
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int) -> Buffer:
         """Reads a range, which must be inside the object."""
         if not length:
             return b""
         content = self._guarded(
-            "read", name, lambda: bytes(obstore.get_range(self._store, name, start=start, length=length))
+            "read", name, lambda: memoryview(obstore.get_range(self._store, name, start=start, length=length))
         )
         if len(content) != length:
             raise ArchiveUnavailable(f"{self._place(name)}: {len(content)} of {length} bytes came at position {start}")
         return content
 
-    def parts(self, name: str, size: int) -> Iterator[bytes]:
+    def parts(self, name: str, size: int) -> Iterator[Buffer]:
         """The content of an object of a known size, part by part."""
         for start in range(0, size, PART_BYTES):
             yield self.read(name, start, min(PART_BYTES, size - start))

@@ -6,16 +6,17 @@ A reader sees the manifest as it was when the reader was made. It belongs to one
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from whippet.storage import index as indexes
 from whippet.storage.archive.blobs import content_of
-from whippet.storage.archive.blocks import Blocks
+from whippet.storage.archive.blocks import Blocks, Object
 from whippet.storage.archive.documents import Manifest, Piece, partition_folder
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveDamaged
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
 from whippet.storage.layout import PartitionId
@@ -65,6 +66,8 @@ class ArchiveReader(LogReader):
             report,
             seal,
         )
+        objects_in_order = [self._object(piece) for start in sorted(self._pieces) for piece in self._pieces[start]]
+        self._following = {before.name: after for before, after in pairwise(objects_in_order)}
 
     @property
     def is_empty(self) -> bool:
@@ -87,16 +90,20 @@ class ArchiveReader(LogReader):
         self._indexes.put(segment, index)
         return index
 
-    def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
-        content = b""
+    def _read_file(self, segment: Segment, length: int, position: int) -> Buffer:
+        parts = []
         for piece in self._pieces[segment.start_offset]:
             start, end = max(position, piece.position), min(position + length, piece.end)
             if start < end:
-                content += self._read_piece(piece, start - piece.position, end - start)
-        return content
+                parts.append(self._read_piece(piece, start - piece.position, end - start))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _read_piece(self, piece: Piece, start: int, length: int) -> bytes:
-        return self._blocks.read(f"{self.folder}/{piece.log.name}", piece.log.size, start, length)
+    def _read_piece(self, piece: Piece, start: int, length: int) -> Buffer:
+        name = self._object(piece).name
+        return self._blocks.read(name, piece.log.size, start, length, self._following.get(name))
+
+    def _object(self, piece: Piece) -> Object:
+        return Object(f"{self.folder}/{piece.log.name}", piece.log.size)
 
     def _rescan(self, segment: Segment) -> Index:
         names = ", ".join(piece.log.name for piece in self._pieces[segment.start_offset])

@@ -46,7 +46,7 @@ from whippet.storage.data_folder import Identity
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import ArchiveConflict, ArchiveDamaged, RestoreRefused
-from whippet.storage.files import Files, make_folders, read_fully, replace, write_all
+from whippet.storage.files import Buffer, Files, make_folders, read_fully, replace, write_all
 from whippet.storage.index import Index
 from whippet.storage.layout import (
     CLAIMS_FILE,
@@ -436,7 +436,7 @@ class Restoring:
             self._files.close(handle)
         return True
 
-    def _log_parts(self, place: PartitionId, pieces: list[Piece]) -> Iterator[bytes]:
+    def _log_parts(self, place: PartitionId, pieces: list[Piece]) -> Iterator[Buffer]:
         for piece in pieces:
             if piece.log.size != piece.end - piece.position:
                 raise ArchiveDamaged(
@@ -444,7 +444,7 @@ class Restoring:
                 )
             yield from self._content(place, piece.log)
 
-    def _content(self, place: PartitionId, blob: Blob) -> Iterator[bytes]:
+    def _content(self, place: PartitionId, blob: Blob) -> Iterator[Buffer]:
         """The content of an object. Raises ArchiveDamaged at its end if it is not what was recorded."""
         yield from content_of(self._objects, f"{partition_folder(place)}/{blob.name}", blob)
 
@@ -453,7 +453,7 @@ class Restoring:
     def _write(self, path: str, content: bytes) -> None:
         self._write_parts(path, iter((content,)), len(content))
 
-    def _write_parts(self, path: str, parts: Iterator[bytes], size: int) -> None:
+    def _write_parts(self, path: str, parts: Iterator[Buffer], size: int) -> None:
         """Writes the first `size` bytes; all parts are read, so that their checksum is checked."""
         temporary = f"{path}.new"
         handle = self._files.open_for_writing(temporary)

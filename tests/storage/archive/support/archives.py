@@ -12,7 +12,7 @@ from whippet.storage.archive.archiver import Archiver
 from whippet.storage.archive.objects import Listed, LocalObjects, Objects, Version
 from whippet.storage.archive.restoring import Restored, Restoring
 from whippet.storage.errors import ArchiveUnavailable
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 from whippet.storage.options import ArchiveOptions, StoreOptions
 from whippet.storage.store import Store, now_us
 
@@ -56,7 +56,7 @@ class Flaky(LocalObjects):
         with self._operation("replace", name):
             return super().replace(name, content, expected)
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int) -> Buffer:
         with self._operation("read", name):
             return super().read(name, start, length)
 
