@@ -194,17 +194,20 @@ class DiskSpace:
 
     async def _measured(self) -> Space | None:
         measure = partial(self._files.space, self._path)
+        reason = "its file system does not report its size"
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, measure)
+            if found.total:
+                self._problem = None
+                return found
         except OSError as error:
-            # What is known stays valid until something else is known.
-            problem = f"the free space of {self._path} cannot be determined: {error.strerror or error}"
-            if problem != self._problem:
-                _log.warning("disk: %s", problem)
-            self._problem = problem
-            return None
-        self._problem = None
-        return found
+            reason = error.strerror or str(error)
+        # What is known stays valid until something else is known.
+        problem = f"the free space of {self._path} cannot be determined: {reason}"
+        if problem != self._problem:
+            _log.warning("disk: %s", problem)
+        self._problem = problem
+        return None
 
     def _available(self, space: Space) -> int:
         """What is free once everything is written that was accepted."""

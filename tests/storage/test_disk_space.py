@@ -117,6 +117,18 @@ async def test_what_is_known_stays_valid_while_the_space_cannot_be_determined(
         assert said(caplog)[-1] == (logging.WARNING, text)
 
 
+async def test_a_file_system_that_reports_no_size_is_not_taken_for_a_full_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = ScarceDisk(free=0, total=0)
+    async with opened(tmp_path, files=disk, disk_reserve=None) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(sized(1, 100))
+        assert store.disk.space is None
+    text = f"disk: the free space of {tmp_path} cannot be determined: its file system does not report its size"
+    assert said(caplog) == [(logging.WARNING, text)]
+
+
 # ---------------------------------------------------------------------------------------------------------- refusing
 
 

@@ -11,6 +11,7 @@ SENTENCES = {
     "CannotChangePermissions": "Cannot change permissions for user with ID: {}",
     "CannotDeleteUser": "Cannot delete user with ID: {}",
     "CannotEstablishConnection": "Cannot establish connection",
+    "CannotSaveMessagesToSegment": "Cannot save messages to segment.",
     "ClientNotFound": "Client with ID: {} was not found.",
     "ClientShutdown": "Client shutdown",
     "ConsumerGroupIdNotFound": "Consumer group with ID: {} for topic with ID: {} was not found.",

@@ -44,6 +44,10 @@ class Server:
         self._folder = folder
         self._process: Forked | None = None
 
+    def set(self, **settings: str) -> None:
+        """From the next start on."""
+        self._settings |= settings
+
     @property
     def port(self) -> int:
         return int(self.address.rsplit(":", 1)[1])
