@@ -7,14 +7,13 @@ The load comes from a third process. On two cores they all share, so a ratio say
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from whippet.app.client.batching import pack
 from whippet.bench import http_load, processes
-from whippet.bench.command import Measure, Subject
+from whippet.bench.command import Given, Measure, Subject
 from whippet.bench.http_load import BATCH, JSON, NDJSON, Get, Media, Post, Stall, Tail, Wake
 from whippet.bench.load import PERCENTILES
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
@@ -277,10 +276,10 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     async with processes.load("whippet.bench.http_load") as load:
         yield Bench(folder, scale, load)
 
 
 SUBJECT = Subject("http", MEASURES, FULL, QUICK, _bench)
-add_arguments, run = SUBJECT.add_arguments, SUBJECT.run
+run = SUBJECT.run

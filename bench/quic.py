@@ -7,7 +7,6 @@ client is the slowest part, both have its speed. On two cores they all share, so
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from whippet.bench import processes
-from whippet.bench.command import Measure, Subject
+from whippet.bench.command import Given, Measure, Subject
 from whippet.bench.load import Exchange, Place
 from whippet.bench.measure import Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server, exchanging
@@ -227,10 +226,10 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     async with processes.load("whippet.bench.quic_load") as load:
         yield Bench(folder, scale, load)
 
 
 SUBJECT = Subject("quic", MEASURES, FULL, QUICK, _bench)
-add_arguments, run = SUBJECT.add_arguments, SUBJECT.run
+run = SUBJECT.run

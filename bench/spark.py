@@ -7,7 +7,6 @@ says more than a rate.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import time
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from whippet.bench import http_load, processes
-from whippet.bench.command import Measure, Subject
+from whippet.bench.command import Given, Measure, Subject
 from whippet.bench.http_load import BATCH, Post
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server
@@ -228,7 +227,7 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     engine = await asyncio.to_thread(Engine, folder)
     try:
         async with processes.load("whippet.bench.http_load") as load:
@@ -238,4 +237,4 @@ async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> As
 
 
 SUBJECT = Subject("spark", MEASURES, FULL, QUICK, _bench, (NoSpark,))
-add_arguments, run = SUBJECT.add_arguments, SUBJECT.run
+run = SUBJECT.run

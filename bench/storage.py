@@ -7,13 +7,15 @@ without a client.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
+
+import typer
 
 from whippet.app.memory_tuning import keep_freed_memory
 from whippet.bench import appends, lookups, opening, packed, reads
-from whippet.bench.command import Measure, Subject, positive
+from whippet.bench.command import AsJson, Given, Measure, Only, Path, Quick, Rounds, Subject
 from whippet.bench.measure import FULL, QUICK, Bench, Scale
 
 MEASURES = (
@@ -32,15 +34,20 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     keep_freed_memory()
-    yield Bench(folder, scale, arguments.shards)
+    yield Bench(folder, scale, given.shards)
 
 
 SUBJECT = Subject("storage", MEASURES, FULL, QUICK, _bench, groups={"small": ("append-one", "lookup")})
-run = SUBJECT.run
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shards", type=positive, default=2, help="threads that own files (default: 2)")
-    SUBJECT.add_arguments(parser)
+def run(
+    as_json: AsJson = False,
+    only: Only = None,
+    rounds: Rounds = None,
+    path: Path = ".",
+    quick: Quick = False,
+    shards: Annotated[int, typer.Option(min=1, help="threads that own files")] = 2,
+) -> int:
+    return SUBJECT.measure(Given(as_json, only, rounds, path, quick, shards=shards))

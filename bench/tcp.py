@@ -7,14 +7,14 @@ from a third process. On two cores they all share, so a ratio says more than a r
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from whippet.app.client.wires import WIRES
+import typer
+
 from whippet.bench import processes, tcp_load
-from whippet.bench.command import Measure, Subject
+from whippet.bench.command import AsJson, Given, Measure, Only, Path, Quick, Rounds, Subject
 from whippet.bench.load import PERCENTILES, Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server
@@ -398,17 +398,22 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     async with processes.load() as load:
-        yield Bench(folder, scale, load, arguments.wire)
+        yield Bench(folder, scale, load, given.wire)
 
 
 SUBJECT = Subject("tcp", MEASURES, FULL, QUICK, _bench)
-run = SUBJECT.run
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--wire", choices=list(WIRES), default="classic", help="the protocol, of the clients 0.6 to 0.8 or since 0.9"
-    )
-    SUBJECT.add_arguments(parser)
+def run(
+    as_json: AsJson = False,
+    only: Only = None,
+    rounds: Rounds = None,
+    path: Path = ".",
+    quick: Quick = False,
+    wire: Annotated[
+        Literal["classic", "modern"], typer.Option(help="the protocol, of the clients 0.6 to 0.8 or since 0.9")
+    ] = "classic",
+) -> int:
+    return SUBJECT.measure(Given(as_json, only, rounds, path, quick, wire=wire))

@@ -6,13 +6,12 @@ with them. The load comes from a third process. On two cores they all share, so 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
 from whippet.bench import processes
-from whippet.bench.command import Measure, Subject
+from whippet.bench.command import Given, Measure, Subject
 from whippet.bench.load import Exchange, Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Load, Server, exchanging
@@ -191,10 +190,10 @@ MEASURES = (
 
 
 @asynccontextmanager
-async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+async def _bench(given: Given, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     async with processes.load("whippet.bench.ws_load") as load:
         yield Bench(folder, scale, load)
 
 
 SUBJECT = Subject("ws", MEASURES, FULL, QUICK, _bench)
-add_arguments, run = SUBJECT.add_arguments, SUBJECT.run
+run = SUBJECT.run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from typing import Annotated
 
 import msgspec
+import typer
 
 from whippet.app.config import ConfigError, load
 from whippet.app.config.store import store_options
@@ -20,17 +21,17 @@ COPIED = 0
 REFUSED = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder to create, or an empty one")
-    parser.add_argument("--source", help="the data folder (default: system.path of the configuration)")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[str, typer.Argument(help="the folder to create, or an empty one")],
+    source: Annotated[
+        str | None, typer.Option(help="the data folder (default: system.path of the configuration)")
+    ] = None,
+) -> int:
     try:
         options = store_options(load(os.environ, os.getcwd()).config)
-        if arguments.source:
-            options = msgspec.structs.replace(options, path=arguments.source)
-        target = Layout(msgspec.structs.replace(options, path=arguments.path))
+        if source:
+            options = msgspec.structs.replace(options, path=source)
+        target = Layout(msgspec.structs.replace(options, path=path))
         copied = Backup(Layout(options), target, Files()).run()
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
@@ -38,5 +39,5 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
         return REFUSED
-    print(f"copied {copied.partitions} partitions, {copied.size_bytes / MIB:.1f} MiB, to {arguments.path}")
+    print(f"copied {copied.partitions} partitions, {copied.size_bytes / MIB:.1f} MiB, to {path}")
     return COPIED

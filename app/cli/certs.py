@@ -6,14 +6,15 @@ P-256 keys, which official clients accept over QUIC. Nothing created here is for
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import ipaddress
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -51,28 +52,16 @@ afterwards.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "hosts", nargs="*", default=HOSTS, help=f"host names and addresses (default: {', '.join(HOSTS)})"
-    )
-    parser.add_argument("--folder", type=Path, default=Path("certs"), help="folder for the files (default: certs)")
-    parser.add_argument(
-        "--days",
-        type=days,
-        default=LEAF_DAYS_MAX,
-        help=f"validity of the certificate in days (default and maximum: {LEAF_DAYS_MAX})",
-    )
-
-
-def days(text: str) -> int:
-    found = int(text)
-    if not 0 < found <= LEAF_DAYS_MAX:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {LEAF_DAYS_MAX}")
-    return found
-
-
-def run(given: argparse.Namespace) -> int:
-    folder: Path = given.folder
+def run(
+    hosts: Annotated[
+        list[str] | None, typer.Argument(help=f"host names and addresses (default: {', '.join(HOSTS)})")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="folder for the files")] = Path("certs"),
+    days: Annotated[
+        int, typer.Option(min=1, max=LEAF_DAYS_MAX, help="validity of the certificate in days")
+    ] = LEAF_DAYS_MAX,
+) -> int:
+    names = hosts or HOSTS
     folder.mkdir(parents=True, exist_ok=True)
     authority_path, authority_key_path = folder / "authority.pem", folder / "authority.key"
     exists = authority_path.exists() and authority_key_path.exists()
@@ -84,14 +73,14 @@ def run(given: argparse.Namespace) -> int:
         authority, key = make_authority()
         write(authority_key_path, pem_of_key(key), secret=True)
         write(authority_path, authority.public_bytes(serialization.Encoding.PEM))
-    leaf, leaf_key = make_leaf(authority, key, given.hosts, given.days)
+    leaf, leaf_key = make_leaf(authority, key, names, days)
     leaf_path, leaf_key_path = folder / "server.pem", folder / "server.key"
     write(leaf_key_path, pem_of_key(leaf_key), secret=True)
     write(leaf_path, leaf.public_bytes(serialization.Encoding.PEM))
     which = "the existing authority" if exists else f"a new authority, {authority_path}"
     sys.stdout.write(
         HOW.format(
-            created=f"Created {leaf_path} for {', '.join(given.hosts)} ({given.days} days), signed by {which}.",
+            created=f"Created {leaf_path} for {', '.join(names)} ({days} days), signed by {which}.",
             leaf=leaf_path,
             key=leaf_key_path,
             authority=authority_path,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
+import typer
 
 from whippet.app import archiving
 from whippet.app.config import ConfigError, load
@@ -22,28 +23,27 @@ DAMAGED = 1
 REFUSED = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path",
-        nargs="?",
-        help="the data folder, or an archive's (default: system.path of the configuration)",
-    )
-    parser.add_argument("--archive", action="store_true", help="check the archive of the configuration")
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON list: an object per partition, then one about all other files"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[
+        str | None,
+        typer.Argument(help="the data folder, or an archive's (default: system.path of the configuration)"),
+    ] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="check the archive of the configuration")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print a JSON list: an object per partition, then one about all other files"),
+    ] = False,
+) -> int:
+    """Exit code 0: everything is sound; 1: something is damaged; 2: nothing could be checked."""
     try:
         config = load(os.environ, os.getcwd()).config
         options = keys_if_known(store_options(config), config)
-        if arguments.path:
-            options = msgspec.structs.replace(options, path=arguments.path)
+        if path:
+            options = msgspec.structs.replace(options, path=path)
         found = []
-        for one in _survey(arguments, options, archive_options(config)):
+        for one in _survey(archive, path, options, archive_options(config)):
             found.append(one)
-            if not arguments.json:
+            if not as_json:
                 _show(one)
         is_archive = arguments.archive or archiving.is_archive(options.path)
         if not is_archive and (awaited := archiving.awaited(options)):
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     partitions = [one for one in found if isinstance(one, Surveyed)]
     damaged = sum(bool(partition.damage) for partition in partitions)
     documents = sum(len(one.damage) for one in found if isinstance(one, SurveyedDocuments))
-    if arguments.json:
+    if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         others = f"; {documents} other files are damaged" if documents else ""
@@ -66,12 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _survey(
-    arguments: argparse.Namespace, options: StoreOptions, archive: ArchiveOptions
+    archive: bool, path: str | None, options: StoreOptions, configured: ArchiveOptions
 ) -> Iterator[Surveyed | SurveyedDocuments]:
-    if arguments.archive and arguments.path:
+    if archive and path:
         raise ConfigError("give either a path or --archive")
-    if arguments.archive:
-        return archiving.survey(archive)
+    if archive:
+        return archiving.survey(configured)
     if archiving.is_archive(options.path):
         return archiving.survey(ArchiveOptions(kind="disk", path=options.path))
     return survey_all(options)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from typing import Annotated
+
+import click
+import typer
 
 from whippet.app.config import ConfigError, docs, load, render
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="print the effective configuration as JSON")
-    forms.add_argument("--docs", action="store_true", help="print the documentation of all keys, in Markdown")
-    forms.add_argument("--toml", action="store_true", help="print a commented server.toml with all defaults")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.docs or arguments.toml:
-        print(docs.page() if arguments.docs else render.sample(), end="")
+def run(
+    as_json: Annotated[bool, typer.Option("--json", help="print the effective configuration as JSON")] = False,
+    as_docs: Annotated[bool, typer.Option("--docs", help="print the documentation of all keys, in Markdown")] = False,
+    as_toml: Annotated[bool, typer.Option("--toml", help="print a commented server.toml with all defaults")] = False,
+) -> int:
+    if as_json + as_docs + as_toml > 1:
+        raise click.UsageError("--json, --docs and --toml exclude each other")
+    if as_docs or as_toml:
+        print(docs.page() if as_docs else render.sample(), end="")
         return 0
     try:
         loaded = load(os.environ, os.getcwd())
@@ -27,5 +29,5 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     for warning in (*loaded.warnings, *loaded.without_effect):
         print(f"warning: {warning}", file=sys.stderr)
-    print(render.as_json(loaded) if arguments.json else render.toml(loaded), end="")
+    print(render.as_json(loaded) if as_json else render.toml(loaded), end="")
     return 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Mapping
+from typing import Annotated
 
+import click
 import msgspec
+import typer
 
 from whippet.app.access.users import DEFAULT_NAME
 from whippet.app.config import ConfigError, load
@@ -27,38 +29,42 @@ REFUSED = 2
 KEY_VARIABLE = "WHIPPET_IMPORT_KEY"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Copies streams, topics, messages, stored offsets, groups, users and personal access tokens of Apache Iggy "
-        "0.7, 0.8 or 0.9 into a data folder of Whippet that no gateway has open. Everything is imported at once or not "
-        "at all, the source is only read, and what could not be imported is reported: exit code 0 if that is "
-        "nothing, 1 if it is something, 2 if nothing was imported."
-    )
-    parser.add_argument("path", help="the data folder of the Iggy server, which must be stopped (local_data)")
-    parser.add_argument("--to", help="the data folder of Whippet (default: system.path of the configuration)")
-    key = parser.add_mutually_exclusive_group()
-    key.add_argument(
-        "--key-file",
-        metavar="FILE",
-        help=f"a file with the key of an encrypted folder, in base64; {KEY_VARIABLE} can have the key, too",
-    )
-    key.add_argument(
-        "--key", help="the key itself: every user of this machine can see it while the command runs; prefer --key-file"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[str, typer.Argument(help="the data folder of the Iggy server, which must be stopped (local_data)")],
+    to: Annotated[
+        str | None, typer.Option(help="the data folder of Whippet (default: system.path of the configuration)")
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"a file with the key of an encrypted folder, in base64; {KEY_VARIABLE} can have the key, too",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="the key itself: every user of this machine can see it while the command runs; prefer --key-file"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the report as a JSON object")] = False,
+) -> int:
+    """Copies streams, topics, messages, stored offsets, groups, users and personal access tokens of Apache Iggy 0.7 to
+    0.9 into a data folder of Whippet that no gateway has open. Everything is imported at once or not at all, the
+    source is only read, and what could not be imported is reported: exit code 0 if that is nothing, 1 if it is
+    something, 2 if nothing was imported."""
+    if key_file and key:
+        raise click.UsageError("--key-file and --key exclude each other")
     try:
         loaded = load(os.environ, os.getcwd())
         options = with_keys(store_options(loaded.config), loaded.config)
-        if arguments.to:
-            options = msgspec.structs.replace(options, path=arguments.to)
+        if to:
+            options = msgspec.structs.replace(options, path=to)
         report = import_folder(
-            arguments.path,
+            path,
             options,
             now_us,
-            cipher=_cipher(arguments),
+            cipher=_cipher(key_file, key),
             root=_root(loaded.environment),
             progress=_Progress(),
         )
@@ -72,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}; nothing was imported")
-    _show(report, arguments.json)
+    _show(report, as_json)
     return INCOMPLETE if report.lost else COMPLETE
 
 
@@ -82,11 +88,11 @@ def _root(environment: Mapping[str, str]) -> Root:
     return Root(DEFAULT_NAME if name is None else str(name), None if password is None else str(password))
 
 
-def _cipher(arguments: argparse.Namespace) -> Cipher | None:
-    if arguments.key_file:
-        with open(arguments.key_file, encoding="utf-8") as file:
+def _cipher(key_file: str | None, key: str | None) -> Cipher | None:
+    if key_file:
+        with open(key_file, encoding="utf-8") as file:
             return cipher_of(file.read())
-    text = arguments.key or os.environ.get(KEY_VARIABLE)
+    text = key or os.environ.get(KEY_VARIABLE)
     return cipher_of(text) if text else None
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Annotated
+
+import typer
 
 from whippet.app import encryption_keys
 from whippet.app.config import ConfigError, load
@@ -21,24 +23,25 @@ class _NoFile(Exception):
     """There is nothing that the command could work on."""
 
 
-def new(arguments: argparse.Namespace) -> int:
-    """Creates a key file with one key."""
-    return _guarded(_new, arguments)
+Path = Annotated[str | None, typer.Argument(help="the key file (default: system.encryption.key_file)")]
 
 
-def rotate(arguments: argparse.Namespace) -> int:
-    """Adds a key, which the server encrypts with after its next start."""
-    return _guarded(_rotate, arguments)
+def new(path: Path = None) -> int:
+    return _guarded(_new, path)
 
 
-def show(arguments: argparse.Namespace) -> int:
-    """Lists the ids of the keys."""
-    return _guarded(_show, arguments)
+def rotate(path: Path = None) -> int:
+    """The server encrypts with the new key from its next start on."""
+    return _guarded(_rotate, path)
 
 
-def _guarded(act: Callable[[str], None], arguments: argparse.Namespace) -> int:
+def show(path: Path = None) -> int:
+    return _guarded(_show, path)
+
+
+def _guarded(act: Callable[[str], None], path: str | None) -> int:
     try:
-        act(arguments.path or _configured())
+        act(path or _configured())
     except (ConfigError, KeyMissing, _NoFile) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED

@@ -1,124 +1,127 @@
-"""The command `whippet`: a table of subcommands, the parser made from it, and the call of the chosen one.
+"""The command `whippet`: a table of subcommands, the groups made from it, and the call of the chosen one.
 
 The module of a subcommand is imported only when it is chosen: `--help` or a small command never waits for the server,
-the store or numpy to load. A usage error exits with code 2, as in argparse.
+the store, the client or numpy to load. `main` returns the exit code (app/cli/exit_codes.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import inspect
+import os
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-SIGINT_EXIT = 130
+import click
+import typer
+from typer.core import TyperGroup
 
+from whippet.app.cli import exit_codes
+from whippet.app.cli.subcommands import GROUPS, SUBCOMMANDS, Subcommand
 
-class Subcommand(NamedTuple):
-    words: tuple[str, ...]
-    """A subcommand, as typed after `whippet`."""
-    module: str
-    """Has `add_arguments(parser)` and `run(arguments) -> exit code`."""
-    summary: str
+__all__ = ["GROUPS", "SUBCOMMANDS", "Subcommand", "main"]
 
+DESCRIPTION = """Whippet, a persistent message-streaming gateway compatible with Apache Iggy.
 
-SUBCOMMANDS = (
-    Subcommand(("serve",), "whippet.app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
-    Subcommand(
-        ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
-    ),
-    Subcommand(
-        ("check",), "whippet.app.cli.check", "read every message of a data folder or an archive and report damage"
-    ),
-    Subcommand(("repair",), "whippet.app.cli.repair", "repair a damaged data folder from its archive"),
-    Subcommand(("backup",), "whippet.app.cli.backup", "copy a data folder, also while a server has it open"),
-    Subcommand(("restore",), "whippet.app.cli.restore", "make a data folder from the archive"),
-    Subcommand(("keys", "new"), "whippet.app.cli.keys_new", "create a key file for encryption at rest, with one key"),
-    Subcommand(("keys", "rotate"), "whippet.app.cli.keys_rotate", "add a key to a key file; older data stays readable"),
-    Subcommand(("keys", "list"), "whippet.app.cli.keys_list", "list the ids of the keys in a key file"),
-    Subcommand(
-        ("root-password",),
-        "whippet.app.cli.root_password",
-        "set a new password for the root user while the server is stopped",
-    ),
-    Subcommand(
-        ("import", "iggy"), "whippet.app.cli.import_iggy", "import the data folder of a stopped Apache Iggy server"
-    ),
-    Subcommand(("certs",), "whippet.app.cli.certs", "create an authority and a certificate for development"),
-    Subcommand(
-        ("pipeline", "run"), "whippet.app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"
-    ),
-    Subcommand(
-        ("pipeline", "check"),
-        "whippet.app.cli.pipeline_check",
-        "report what a pipeline would do, or what is wrong with it",
-    ),
-    Subcommand(
-        ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, next to its yardsticks"
-    ),
-    Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, next to a bare one"),
-    Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, next to a bare application"),
-    Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, next to plain aioquic"),
-    Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, next to a bare one"),
-    Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, next to Parquet"),
-    Subcommand(("version",), "whippet.app.cli.version", "print the version"),
-)
-
-GROUPS = {
-    "bench": "measure speed",
-    "import": "copy the data of another server",
-    "keys": "keys for encryption at rest",
-    "pipeline": "move data with Spark",
-}
-"""Summaries of the first words that group several subcommands."""
+`whippet COMMAND --help` describes a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    chosen = _chosen(arguments)
-    parser = _parser(chosen)
-    parsed = parser.parse_args(arguments)
-    if chosen is None:
-        parser.error("the subcommand must come first")
     try:
-        return int(importlib.import_module(chosen.module).run(parsed))
-    except KeyboardInterrupt:
-        return SIGINT_EXIT
+        # Not `Group.main`, which has its own ideas of a closed pipe.
+        with root().make_context("whippet", arguments) as context:
+            code = context.command.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads our output has seen enough. What is still buffered must not fail when the interpreter exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.PIPE_CLOSED
+    return code if isinstance(code, int) else exit_codes.DONE
 
 
-def _chosen(arguments: Sequence[str]) -> Subcommand | None:
-    for subcommand in SUBCOMMANDS:
-        if tuple(arguments[: len(subcommand.words)]) == subcommand.words:
-            return subcommand
-    return None
+class Words(TyperGroup):
+    """The subcommands that begin with the same words. Their names are in the table; the rest is loaded when needed."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        help_text = GROUPS[words[0]].summary if words else DESCRIPTION
+        super().__init__(
+            name=" ".join(words) or "whippet",
+            help=help_text,
+            no_args_is_help=True,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        self._words = words
+
+    def _below(self) -> Iterator[tuple[str, Subcommand]]:
+        """Yields the next word of each subcommand in this group."""
+        depth = len(self._words)
+        for subcommand in SUBCOMMANDS:
+            if subcommand.words[:depth] == self._words and len(subcommand.words) > depth:
+                yield subcommand.words[depth], subcommand
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys(word for word, _ in self._below()))
+
+    def summary_of(self, word: str) -> str:
+        """Returns the line in the list of commands, without loading the command."""
+        deeper = (*self._words, word)
+        return next((each.summary for _, each in self._below() if each.words == deeper), "") or GROUPS[word].summary
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for word, subcommand in self._below():
+            is_last = len(subcommand.words) == len(self._words) + 1
+            aliases = subcommand.aliases if is_last else GROUPS[word].aliases
+            if cmd_name == word or cmd_name in aliases:
+                return command_of(subcommand) if is_last else Words((*self._words, word))
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(word, self.summary_of(word)) for word in self.list_commands(ctx)])
 
 
-def _parser(chosen: Subcommand | None) -> argparse.ArgumentParser:
-    """Knows the names of all subcommands, but only the arguments of the chosen one."""
-    root = argparse.ArgumentParser(
-        prog="whippet",
-        description="Whippet, a persistent message-streaming gateway compatible with Apache Iggy.",
-        epilog="`whippet <subcommand> --help` describes a subcommand.",
+def root() -> Words:
+    group = Words(())
+    group.params.append(
+        click.Option(
+            ["-V", "--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Print the version and exit.",
+        )
     )
-    root.add_argument("-V", "--version", action=_ShowVersion, nargs=0, help="print the version and exit")
-    levels: dict[tuple[str, ...], argparse._SubParsersAction[argparse.ArgumentParser]] = {
-        (): root.add_subparsers(title="subcommands", metavar="<subcommand>", required=True)
-    }
-    for subcommand in SUBCOMMANDS:
-        *group, word = subcommand.words
-        if tuple(group) not in levels:
-            parser = levels[()].add_parser(group[0], help=GROUPS[group[0]], description=GROUPS[group[0]])
-            levels[tuple(group)] = parser.add_subparsers(title="subcommands", metavar="<subcommand>", required=True)
-        parser = levels[tuple(group)].add_parser(word, help=subcommand.summary, description=subcommand.summary)
-        if subcommand is chosen:
-            importlib.import_module(subcommand.module).add_arguments(parser)
-    return root
+    return group
 
 
-class _ShowVersion(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(importlib.import_module("whippet.app.cli.version").run(argparse.Namespace()))
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        importlib.import_module("whippet.app.cli.version").run()
+        ctx.exit()
+
+
+def command_of(subcommand: Subcommand) -> click.Command:
+    """Loads a subcommand: a function, whose parameters typer turns into arguments and options."""
+    function = getattr(importlib.import_module(subcommand.module), subcommand.function)
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    app.command(subcommand.words[-1], help=_described(subcommand, function.__doc__))(function)
+    return typer.main.get_command(app)
+
+
+def _described(subcommand: Subcommand, docstring: str | None) -> str:
+    return f"{subcommand.summary[0].upper()}{subcommand.summary[1:]}.\n\n{inspect.cleandoc(docstring or '')}".rstrip()
 
 
 if __name__ == "__main__":

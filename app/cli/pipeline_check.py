@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from whippet.app.cli import pipelines
 
@@ -16,24 +17,24 @@ if TYPE_CHECKING:
 SOUND = 0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pipelines.add_arguments(parser)
-    parser.add_argument(
-        "--offline", action="store_true", help="contact neither source nor sinks, and do not analyse the transforms"
-    )
+def run(
+    file: pipelines.File,
+    remote: pipelines.Remote = None,
+    trace: pipelines.Trace = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="contact neither source nor sinks, and do not analyse the transforms")
+    ] = False,
+) -> int:
+    return pipelines.with_file(file, lambda pipeline: _check(pipeline, offline, remote), trace=trace)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    return pipelines.with_file(arguments, lambda pipeline: _check(pipeline, arguments))
-
-
-def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+def _check(pipeline: Pipeline, offline: bool, remote: str | None) -> int:
     from whippet.pipelines import check_report, secrets  # noqa: PLC0415 -- an extra
 
-    for line in check_report.lines(pipeline, inspect=not arguments.offline):
+    for line in check_report.lines(pipeline, inspect=not offline):
         print(secrets.mask(line, pipeline.secrets))
-    if not arguments.offline:
-        print(_columns(pipeline, arguments.remote))
+    if not offline:
+        print(_columns(pipeline, remote))
     print("the pipeline can run")
     return SOUND
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from whippet.app.cli import pipelines
 
@@ -11,30 +13,21 @@ if TYPE_CHECKING:
     from whippet.pipelines.pipeline_file import Pipeline
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pipelines.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="process what is there now, then exit")
-    parser.add_argument(
-        "--progress",
-        type=seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="period of progress reports (default: 10)",
+def run(
+    file: pipelines.File,
+    remote: pipelines.Remote = None,
+    trace: pipelines.Trace = False,
+    once: Annotated[bool, typer.Option("--once", help="process what is there now, then exit")] = False,
+    progress: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="period of progress reports")] = 10.0,
+) -> int:
+    if not math.isfinite(progress):
+        raise typer.BadParameter("must be a number of seconds", param_hint="--progress")
+    return pipelines.with_file(
+        file, lambda pipeline: _run(pipeline, once=once, progress_s=progress, remote=remote), trace=trace
     )
 
 
-def seconds(text: str) -> float:
-    found = float(text)
-    if not 0.1 <= found < float("inf"):
-        raise argparse.ArgumentTypeError("must be 0.1 or more")
-    return found
-
-
-def run(arguments: argparse.Namespace) -> int:
-    return pipelines.with_file(arguments, lambda pipeline: _run(pipeline, arguments))
-
-
-def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+def _run(pipeline: Pipeline, *, once: bool, progress_s: float, remote: str | None) -> int:
     from whippet.pipelines import command  # noqa: PLC0415 -- an extra
 
-    return command.run(pipeline, once=arguments.once, progress_s=arguments.progress, remote=arguments.remote)
+    return command.run(pipeline, once=once, progress_s=progress_s, remote=remote)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from whippet.pipelines.pipeline_file import Pipeline
@@ -15,16 +15,14 @@ REFUSED = 2
 NEEDS_SPARK = "whippet: pipelines need Spark: install whippet-gateway[spark] (docs/install.md)"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="the pipeline file, such as deploy/pipelines/lake.toml")
-    remote = os.environ.get("SPARK_REMOTE")
-    parser.add_argument(
-        "--remote", default=remote, metavar="sc://HOST:PORT", help="a Spark Connect server (default: SPARK_REMOTE)"
-    )
-    parser.add_argument("--trace", action="store_true", help="on failure, show the traceback")
+File = Annotated[str, typer.Argument(help="the pipeline file, such as deploy/pipelines/lake.toml")]
+Remote = Annotated[
+    str | None, typer.Option(envvar="SPARK_REMOTE", metavar="sc://HOST:PORT", help="a Spark Connect server")
+]
+Trace = Annotated[bool, typer.Option("--trace", help="on failure, show the traceback")]
 
 
-def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> int:
+def with_file(file: str, act: Callable[[Pipeline], int], *, trace: bool) -> int:
     try:
         from whippet.pipelines import command  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
@@ -32,4 +30,4 @@ def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> 
             raise
         print(NEEDS_SPARK, file=sys.stderr)
         return REFUSED
-    return command.run_with_file(arguments.file, act, trace=arguments.trace)
+    return command.run_with_file(file, act, trace=trace)

@@ -5,11 +5,12 @@ Nothing that is healthy changes, and what is replaced is kept beside it until th
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from typing import Annotated
 
 import msgspec
+import typer
 
 from whippet.app import archiving
 from whippet.app.config import Config, ConfigError, load
@@ -28,43 +29,45 @@ LEFT = 1
 REFUSED = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
-    parser.add_argument(
-        "--archive", metavar="PATH", help="a folder with the archive (default: the archive of the configuration)"
-    )
-    parser.add_argument(
-        "--no-archive", action="store_true", help="use no archive: build indexes anew, and say what else is damaged"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be repaired")
-    parser.add_argument(
-        "--trust-archive",
-        action="store_true",
-        help="also replace what is intact but differs from the archive, such as the log of another topic",
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON list with everything that was found")
-    parser.epilog = (
-        "Exit code 0: nothing is damaged, or not any more; 1: something could not be repaired; 2: nothing was done."
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[
+        str | None, typer.Argument(help="the data folder (default: system.path of the configuration)")
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="a folder with the archive (default: the archive of the configuration)"),
+    ] = None,
+    no_archive: Annotated[
+        bool,
+        typer.Option("--no-archive", help="use no archive: build indexes anew, and say what else is damaged"),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="change nothing, and say what would be repaired")] = False,
+    trust_archive: Annotated[
+        bool,
+        typer.Option(
+            "--trust-archive",
+            help="also replace what is intact but differs from the archive, such as the log of another topic",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON list with everything that was found")] = False,
+) -> int:
+    """Exit code 0: nothing is damaged, or not any more; 1: something could not be repaired; 2: nothing was done."""
     try:
         config = load(os.environ, os.getcwd()).config
         options = keys_if_known(store_options(config), config)
-        if arguments.path:
-            options = msgspec.structs.replace(options, path=arguments.path)
-        source = _source(arguments, config)
-        if not arguments.json:
+        if path:
+            options = msgspec.structs.replace(options, path=path)
+        source = _source(archive, no_archive, trust_archive, config)
+        if not as_json:
             _show_source(source)
         repair = Repair(
-            options, Files(), source, dry_run=arguments.dry_run, trusts_archive=arguments.trust_archive
+            options, Files(), source, dry_run=dry_run, trusts_archive=trust_archive
         )  # fmt: skip
         outcomes = []
         for outcome in repair.run():
             outcomes.append(outcome)
-            if not arguments.json:
-                _show(outcome, dry_run=arguments.dry_run)
+            if not as_json:
+                _show(outcome, dry_run=dry_run)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED
@@ -73,22 +76,22 @@ def run(arguments: argparse.Namespace) -> int:
         return REFUSED
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     lost = sum(not finding.repaired for finding in findings)
-    if arguments.json:
+    if as_json:
         print(msgspec.json.format(msgspec.json.encode(outcomes), indent=2).decode())
     else:
-        done = "would be repaired" if arguments.dry_run else "repaired"
+        done = "would be repaired" if dry_run else "repaired"
         print(f"{len(findings) - lost} {done}, {lost} not" if findings else "nothing is damaged")
     return LEFT if lost else SOUND
 
 
-def _source(arguments: argparse.Namespace, config: Config) -> Source | None:
-    if arguments.no_archive and (arguments.archive or arguments.trust_archive):
+def _source(archive: str | None, no_archive: bool, trust_archive: bool, config: Config) -> Source | None:
+    if no_archive and (archive or trust_archive):
         raise ConfigError("give either an archive or --no-archive")
-    if arguments.archive:
-        if not archiving.is_archive(arguments.archive):
-            raise ConfigError(f"{arguments.archive} is not the folder of an archive: it has no archive.json")
-        return archiving.source_of(ArchiveOptions(kind="disk", path=arguments.archive))
-    if arguments.no_archive or not config.data_maintenance.archiver.enabled:
+    if archive:
+        if not archiving.is_archive(archive):
+            raise ConfigError(f"{archive} is not the folder of an archive: it has no archive.json")
+        return archiving.source_of(ArchiveOptions(kind="disk", path=archive))
+    if no_archive or not config.data_maintenance.archiver.enabled:
         return None
     return archiving.source_of(archive_options(config))
 

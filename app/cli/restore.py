@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import os
 import sys
+from typing import Annotated
 
 import msgspec
+import typer
 
 from whippet.app import archiving
 from whippet.app.config import ConfigError, load
@@ -20,23 +21,33 @@ RESTORED = 0
 REFUSED = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder to create, or an empty one")
-    parser.add_argument(
-        "--to",
-        metavar="TIME",
-        type=_time,
-        help="leave out messages that were received later; ISO 8601 such as 2026-07-31T12:00:00Z, without a zone UTC",
-    )
+def _time(text: str) -> int:
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-07-31T12:00:00Z") from error
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=datetime.UTC)
+    return int(at.timestamp() * 1_000_000)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[str, typer.Argument(help="the folder to create, or an empty one")],
+    to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIME",
+            parser=_time,
+            help="leave out later messages; ISO 8601 such as 2026-07-31T12:00:00Z, or UTC without a zone",
+        ),
+    ] = None,
+) -> int:
     try:
         config = load(os.environ, os.getcwd()).config
         options = msgspec.structs.replace(
-            keys_if_known(store_options(config), config), path=arguments.path, archive=archive_options(config)
+            keys_if_known(store_options(config), config), path=path, archive=archive_options(config)
         )
-        restored = archiving.restore(options, Files(), to=arguments.to, show=_show)
+        restored = archiving.restore(options, Files(), to=to, show=_show)
     except (ConfigError, StorageError) as error:
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED
@@ -52,13 +63,3 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def _time(text: str) -> int:
-    try:
-        at = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-07-31T12:00:00Z") from error
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=datetime.UTC)
-    return int(at.timestamp() * 1_000_000)

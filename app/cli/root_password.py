@@ -6,12 +6,13 @@ of standard input. It is never an argument, which every user of the machine coul
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import os
 import sys
+from typing import Annotated
 
 import msgspec
+import typer
 
 from whippet.app.access import root_password
 from whippet.app.access.users import random_password
@@ -29,32 +30,32 @@ class _NoPassword(Exception):
     """Raised when there is no password to set; its text says why."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
-    parser.add_argument("--generate", action="store_true", help="generate a password and print it")
-    parser.add_argument(
-        "--end-personal-access-tokens",
-        action="store_true",
-        help="end the root user's personal access tokens as well; sessions and access tokens end in any case",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    path: Annotated[
+        str | None, typer.Argument(help="the data folder (default: system.path of the configuration)")
+    ] = None,
+    generate: Annotated[bool, typer.Option("--generate", help="generate a password and print it")] = False,
+    end_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--end-personal-access-tokens",
+            help="end the root user's personal access tokens as well; sessions and access tokens end in any case",
+        ),
+    ] = False,
+) -> int:
     try:
         loaded = load(os.environ, os.getcwd())
         options = with_keys(store_options(loaded.config), loaded.config)
-        if arguments.path:
-            options = msgspec.structs.replace(options, path=arguments.path)
-        password = (
-            random_password() if arguments.generate else _read_password(loaded.environment.get("IGGY_ROOT_PASSWORD"))
-        )
-        name = root_password.reset(options, password, end_tokens=arguments.end_personal_access_tokens)
+        if path:
+            options = msgspec.structs.replace(options, path=path)
+        password = random_password() if generate else _read_password(loaded.environment.get("IGGY_ROOT_PASSWORD"))
+        name = root_password.reset(options, password, end_tokens=end_tokens)
     except (CommandError, ConfigError, StorageError, _NoPassword) as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     print(f"The root user {name!r} has a new password and is active; all its sessions have ended.")
-    if arguments.generate:
+    if generate:
         print(f"password  {password}")
     return CHANGED
 

@@ -5,46 +5,53 @@ This module only adjusts the process; everything about the server is in app/serv
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import Annotated, Literal
+
+import typer
 
 from whippet.app import server
 from whippet.app.memory_tuning import keep_freed_memory
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-c",
-        "--config-provider",
-        choices=["file"],
-        default="file",
-        help="source of the configuration; only 'file' exists, as in Iggy's server",
-    )
-    parser.add_argument(
-        "--with-default-root-credentials",
-        action="store_true",
-        help="on the first start, create root user iggy with password iggy, unless IGGY_ROOT_* variables are set",
-    )
-    parser.add_argument(
-        "--from-archive",
-        action="store_true",
-        help="if the data folder is empty, continue from the archive, which this server then owns",
-    )
-    parser.add_argument(
-        "--replica-id",
-        type=int,
-        choices=range(256),
-        metavar="NUMBER",
-        help="number of this node in cluster.nodes; used only while cluster.enabled is true",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    config_provider: Annotated[
+        Literal["file"],
+        typer.Option(
+            "-c",
+            "--config-provider",
+            help="source of the configuration; only 'file' exists, as in Iggy's server",
+        ),
+    ] = "file",
+    default_root: Annotated[
+        bool,
+        typer.Option(
+            "--with-default-root-credentials",
+            help="on the first start, create root user iggy with password iggy, unless IGGY_ROOT_* variables are set",
+        ),
+    ] = False,
+    from_archive: Annotated[
+        bool,
+        typer.Option(
+            "--from-archive",
+            help="if the data folder is empty, continue from the archive, which this server then owns",
+        ),
+    ] = False,
+    replica_id: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=255,
+            metavar="NUMBER",
+            help="number of this node in cluster.nodes; used only while cluster.enabled is true",
+        ),
+    ] = None,
+) -> int:
     keep_freed_memory()
     return server.run(
         os.environ,
         os.getcwd(),
-        default_root=arguments.with_default_root_credentials,
-        replica_id=arguments.replica_id,
-        restores=arguments.from_archive,
+        default_root=default_root,
+        replica_id=replica_id,
+        restores=from_archive,
     )

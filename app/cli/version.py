@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-
 from whippet.app.version import version
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has no arguments."""
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run() -> int:
     print(f"whippet {version()}")
     return 0

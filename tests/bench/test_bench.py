@@ -53,7 +53,7 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
 def test_only_selected_measures_run_and_are_shown_as_a_table(
     tmp_path: Path, subject: str, only: list[str], names: list[str]
 ) -> None:
-    ran = bench(subject, tmp_path, "--only", *only, "--rounds", "1")
+    ran = bench(subject, tmp_path, "--only", ",".join(only), "--rounds", "1")
     assert ran.returncode == 0, ran.stderr
     heading, *lines = ran.stdout.splitlines()
     assert heading.split() == HEADING
@@ -63,10 +63,8 @@ def test_only_selected_measures_run_and_are_shown_as_a_table(
 @pytest.mark.parametrize("subject", [*FIGURES, "spark"])
 def test_a_usage_error_exits_with_code_2(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--only", "nonsense"], ["--rounds", "0"], ["--rounds", "many"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["bench", subject, *arguments])
-        assert ended.value.code == 2
-        assert f"usage: whippet bench {subject}" in capsys.readouterr().err
+        assert main(["bench", subject, *arguments]) == 2
+        assert f"Usage: whippet bench {subject}" in capsys.readouterr().err
 
 
 def test_a_group_selects_several_measures(tmp_path: Path) -> None:

@@ -79,5 +79,5 @@ def test_the_output_explains_how_to_use_and_to_trust_the_certificate(
 
 
 def test_an_invalid_number_of_days_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["certs", "--folder", str(tmp_path), "--days", "9999"])
+    assert main(["certs", "--folder", str(tmp_path), "--days", "9999"]) == 2
+    assert not list(tmp_path.iterdir())

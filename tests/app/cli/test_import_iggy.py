@@ -76,8 +76,7 @@ def test_the_key_is_given_in_one_of_three_ways(
 
 
 def test_the_help_warns_of_a_key_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["import", "iggy", "--help"])
+    assert main(["import", "iggy", "--help"]) == 0
     assert "every user of this machine can see it" in " ".join(capsys.readouterr().out.split())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tomllib
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whippet.app.cli import config as command
+from whippet.app.cli.main import main
 from whippet.app.config import Config, docs, load, render
 from whippet.app.config.aliases import ALIASES
 from whippet.app.config.keys import KEYS, variable
@@ -20,9 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments))
+    return main(["config", *arguments])
 
 
 @pytest.fixture(autouse=True)
