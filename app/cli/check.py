@@ -45,7 +45,7 @@ def run(
             found.append(one)
             if not as_json:
                 _show(one)
-        is_archive = arguments.archive or archiving.is_archive(options.path)
+        is_archive = archive or archiving.is_archive(options.path)
         if not is_archive and (awaited := archiving.awaited(options)):
             print(f"{awaited} more partitions are still only in the archive of this folder", file=sys.stderr)
     except (ConfigError, StorageError) as error:

@@ -55,8 +55,8 @@ def run(
         print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
         return REFUSED
     print(archiving.sentence(restored))
-    if arguments.to is not None:
-        for sentence in archiving.sentences(restored, arguments.to):
+    if to is not None:
+        for sentence in archiving.sentences(restored, to):
             print(sentence)
     return RESTORED
 
