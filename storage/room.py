@@ -64,6 +64,16 @@ class Room:
         self._allowance = allowance
         self._choose()
 
+    def take_beside(self, size: int) -> bool:
+        """Counts what is to be written to the disk besides messages, as well as a thread can that appends do not wait
+        for; any thread may call this. False if there is no room for it."""
+        allowance = self._allowance
+        if self._disk_full is not None or (allowance and allowance.accepted + size > allowance.bytes):
+            return False
+        if allowance is not None:
+            allowance.accepted += size
+        return True
+
     def require_disk(self) -> None:
         """Raises DiskFull while the disk has no room."""
         if self._disk_full is not None:

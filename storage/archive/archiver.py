@@ -152,9 +152,9 @@ class Archiver:
     def _lacks_disk(self) -> bool:
         return self._is_on_the_same_disk and self._store.room.disk_full is not None
 
-    def _require_disk(self) -> None:
+    def _require_disk(self, size: int) -> None:
         """Called on any thread before an upload: copies on the same disk must not use up what it has in reserve."""
-        if self._lacks_disk:
+        if self._is_on_the_same_disk and not self._store.room.take_beside(size):
             raise DiskIsFull
 
     async def _claim(self) -> Claimed:

@@ -12,8 +12,8 @@ from whippet.storage.errors import ArchiveUnavailable
 class Pacer:
     """The threads share it. Each waits before it sends, so the average holds whatever the sizes are."""
 
-    def __init__(self, bytes_per_second: int, require: Callable[[], None] = lambda: None) -> None:
-        """`require` raises an error if nothing may be sent now."""
+    def __init__(self, bytes_per_second: int, require: Callable[[int], None] = lambda _: None) -> None:
+        """`require` raises an error if so many bytes may not be sent now."""
         self._require = require
         self._rate = bytes_per_second
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class Pacer:
         """Returns when `size` bytes may be sent."""
         if self._stopping.is_set():
             raise ArchiveUnavailable("the archiver is stopping")
-        self._require()
+        self._require(size)
         if not self._rate:
             return
         with self._lock:

@@ -246,6 +246,8 @@ async def test_what_was_read_from_the_archive_goes_before_segments_and_is_not_ke
         assert list(cache.iterdir()) == []
         case.disk.free = PLENTY
         await case.store.disk.check()
+        # What was read last is still in memory.
+        assert await case.local.free(1) == SEGMENT
         await case.check()
         assert len(list(cache.iterdir())) == 1
 
@@ -300,6 +302,17 @@ async def test_an_archive_on_the_same_full_disk_gets_nothing_but_what_it_has_is_
         assert await case.archiver.round()
         assert await case.local.free(100 * SEGMENT) == 3 * SEGMENT
         await case.check()
+
+
+async def test_near_the_reserve_uploads_to_the_same_disk_count_like_messages(tmp_path: Path) -> None:
+    async with archiving(tmp_path, Flaky(tmp_path / "archive")) as case:
+        await case.send(0, 10)
+        for room, is_enough in ((0, False), (100 * SEGMENT, True)):
+            case.disk.free = RESERVE // 2 + room
+            case.store.disk._settles_until = 1e12  # nobody deletes anything
+            await case.store.disk.check()
+            assert not case.store.disk.is_full
+            assert await case.archiver.round() is is_enough
 
 
 async def test_after_a_start_on_a_full_disk_the_archive_beside_it_is_still_used_to_make_room(tmp_path: Path) -> None:

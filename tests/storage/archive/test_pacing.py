@@ -82,15 +82,12 @@ def test_a_stop_ends_all_uploads(time: Time, rate: int) -> None:
 
 
 def test_nothing_is_sent_while_something_forbids_it() -> None:
-    reasons = ["the disk is full"]
-
-    def require() -> None:
-        if reasons:
-            raise ArchiveUnavailable(reasons[0])
+    def require(size: int) -> None:
+        if size > 10:
+            raise ArchiveUnavailable(f"{size} bytes are too many")
 
     for rate in (0, 1 << 30):
         pacer = Pacer(rate, require)
-        with pytest.raises(ArchiveUnavailable, match="the disk is full"):
-            pacer.wait(10)
-    reasons.clear()
-    pacer.wait(10)
+        pacer.wait(10)
+        with pytest.raises(ArchiveUnavailable, match="11 bytes are too many"):
+            pacer.wait(11)
