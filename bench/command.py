@@ -31,7 +31,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="much less work: shows that
 
 @dataclass(frozen=True)
 class Given:
-    """The command line of a benchmark. `shards` and `wire` are options of one subject each."""
+    """The command line of a benchmark. `shards`, `wire` and `partitions` are options of some subjects."""
 
     as_json: bool
     only: list[str] | None
@@ -40,6 +40,7 @@ class Given:
     quick: bool
     shards: int = 2
     wire: str = "classic"
+    partitions: int | None = None
 
 
 class Scale(Protocol):

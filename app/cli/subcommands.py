@@ -58,6 +58,9 @@ SUBCOMMANDS = (
     Subcommand(
         ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, next to its yardsticks"
     ),
+    Subcommand(
+        ("bench", "archive"), "whippet.bench.archive", "measure the archive on this machine, next to its yardsticks"
+    ),
     Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, next to a bare one"),
     Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, next to a bare application"),
     Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, next to plain aioquic"),

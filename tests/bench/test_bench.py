@@ -9,7 +9,7 @@ import pytest
 from tests.bench.support.command import bench, measured
 from whippet.app.cli.main import main
 
-FIGURES = {"storage": 26, "tcp": 33, "http": 19, "ws": 15, "quic": 11}
+FIGURES = {"storage": 26, "archive": 12, "tcp": 33, "http": 19, "ws": 15, "quic": 11}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
 
 
@@ -32,6 +32,16 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
                 "read 1,000 x 1 KB from the tail, 1 in flight",
                 "resident memory, most",
                 "resident memory, now",
+            ],
+        ),
+        (
+            "archive",
+            ["takeover", "copies"],
+            [
+                "first message after a takeover of 50 partitions",
+                "all 50 partitions in the data folder",
+                "restore an archive in a folder",
+                "check an archive in a folder",
             ],
         ),
         ("tcp", ["produce-1kb"], ["produce 1,000 x 1 KB, 1 connection", "produce 1,000 x 1 KB, 8 connections"]),
