@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.world import offsets, opened, texts, with_topic
-from whippet.storage import early_sync
+from tests.support.running import HANGS_S
+from whippet.storage import early_sync, write_pipeline
 from whippet.storage.errors import PartitionClosed, PartitionFailed
 from whippet.storage.files import Files
 from whippet.storage.options import Durability
@@ -59,7 +60,10 @@ async def fill(partition: Partition, batches: int = 2) -> None:
         await partition.append(texts("x"))
 
 
-async def test_during_an_early_sync_the_partition_is_written_by_its_shard_and_read(tmp_path: Path) -> None:
+async def test_during_an_early_sync_the_partition_is_written_by_its_shard_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_pipeline, "SLOW_SECONDS", HANGS_S)
     disk = Beside()
     async with opened(tmp_path, files=disk, tail_bytes_max=0) as store:
         (partition,) = await with_topic(store)

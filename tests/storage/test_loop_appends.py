@@ -27,6 +27,12 @@ from whippet.storage.write_pipeline import CROWDED_SECONDS, REST_SECONDS, SLOW_S
 LOG = "streams/0/topics/0/partitions/0/00000000000000000000.log"
 
 
+@pytest.fixture(autouse=True)
+def no_write_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine one may take a millisecond, and the shard would write for a while."""
+    monkeypatch.setattr(write_pipeline, "SLOW_SECONDS", HANGS_S)
+
+
 def written_by_loop(partition: Partition) -> int:
     return partition._pipeline._shard.loop_writes
 
@@ -252,6 +258,7 @@ async def test_after_a_slow_write_the_shard_writes_for_a_second(
         return now
 
     monkeypatch.setattr(write_pipeline, "perf_counter", clock)
+    monkeypatch.setattr(write_pipeline, "SLOW_SECONDS", SLOW_SECONDS)
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("first"))
         took = SLOW_SECONDS

@@ -14,7 +14,7 @@ from tests.storage.support.numbered_sends import by
 from tests.storage.support.partitions import SYNCED, WRITTEN, progress
 from tests.storage.support.world import opened, partition_in, payloads, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
-from whippet.storage import shard
+from whippet.storage import shard, write_pipeline
 from whippet.storage.appended import Appended
 from whippet.storage.errors import WriteFailed
 from whippet.storage.files import Buffer, Files
@@ -188,7 +188,8 @@ async def test_after_a_step_that_fails_only_the_steps_before_it_are_there(tmp_pa
         assert partition.durability is WRITTEN
 
 
-async def test_the_loop_writes_again_after_a_step_that_failed(tmp_path: Path) -> None:
+async def test_the_loop_writes_again_after_a_step_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_pipeline, "SLOW_SECONDS", HANGS_S)
     disk = CountedDisk()
     async with opened(tmp_path, files=disk) as store:
         (partition,) = await with_topic(store)
