@@ -22,6 +22,7 @@ import numpy as np
 from whippet.app.client.batching import pack
 from whippet.app.client.wires import WIRES, Prepared, Wire
 from whippet.app.commands import requests
+from whippet.bench.orders import orders
 
 PERCENTILES = (50.0, 99.0, 99.9)
 DELIVERY_S_MAX = 10.0
@@ -74,8 +75,9 @@ def prepare_login(place: Place, wire: Wire) -> Prepared:
 
 
 def prepare_send(wire: str, stream: int, topic: int, messages: int, payload: int) -> Prepared:
+    """Random payloads; orders if `payload` is 0."""
     to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 0)
-    batch = pack([os.urandom(payload) for _ in range(messages)])
+    batch = pack([os.urandom(payload) for _ in range(messages)] if payload else orders(messages))
     return WIRES[wire]().prepare(requests.SendMessages(stream, topic, to, (batch,)))
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from contextlib import AsyncExitStack
 from typing import Any
 
-import msgspec
-
 from whippet.bench.appends import KB_1, append_all, appending
 from whippet.bench.measure import Bench, Contender, Figure, Row, Target, race, rates
+from whippet.bench.orders import orders
 from whippet.bench.reads import reading
 from whippet.bench.store_setup import new_store
 from whippet.storage import batch as batches
@@ -36,24 +34,8 @@ ROWS = (
 
 
 def documents() -> bytearray:
-    """A batch of 1,000 orders of 1 KB each, which zstd compresses to about a quarter."""
-    chance = random.Random(1)
-    words = ("order", "customer", "status", "shipped", "pending", "amount", "currency", "street", "city", "invoice")
-
-    def order(number: int) -> bytes:
-        items = [
-            {
-                "sku": f"SKU-{chance.randrange(10**8):08}",
-                "price": chance.randrange(10**6) / 100,
-                "tracking": f"{chance.getrandbits(56):014x}",
-                "title": " ".join(chance.choices(words, k=4)),
-            }
-            for _ in range(8)
-        ]
-        found = msgspec.json.encode({"id": number, "customer": chance.randrange(10**6), "items": items})
-        return found[:1024].ljust(1024)
-
-    return batches.build([Message(order(number)) for number in range(KB_1.messages)], now_us(), os.urandom)
+    """A batch of 1,000 orders of 1 KB each."""
+    return batches.build([Message(order) for order in orders(KB_1.messages)], now_us(), os.urandom)
 
 
 async def packed(bench: Bench) -> list[Figure]:

@@ -8,55 +8,25 @@ from a third process. On two cores they all share, so a ratio says more than a r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from whippet.bench import processes, tcp_load
+from whippet.bench import processes, tcp_load, tcp_packed
 from whippet.bench.command import AsJson, Given, Measure, Only, Path, Quick, Rounds, Subject
-from whippet.bench.load import PERCENTILES, Place
-from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
-from whippet.bench.processes import Load, Server
+from whippet.bench.load import PERCENTILES
+from whippet.bench.measure import Figure, Row, Target, figure, race, rates
+from whippet.bench.processes import Server
 from whippet.bench.store_setup import Unsynced
+from whippet.bench.tcp_contenders import BATCH, FULL, QUICK, Bench, Scale, consuming, fill_tail, producing
 from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
 
-BATCH = 1000
 MANY = 64
 SEVERAL = 16
-
-
-class Scale(NamedTuple):
-    """How much work a run does."""
-
-    rounds: int
-    round_bytes: int
-    """Sent or polled by one contender in one round."""
-    singles: int
-    """Requests of one message in one round, over all connections."""
-    idle_connections: int
-    topics: int
-    latency_s: float
-    """How long each open loop runs."""
-    tail_bytes: int
-    """Sent before the first round."""
-
-
-FULL = Scale(5, 128 << 20, 40_000, 5_000, 10_000, 4.0, 320 << 20)
-QUICK = Scale(1, 4 << 20, 500, 50, 100, 0.2, 1 << 20)
-
-
-class Bench(NamedTuple):
-    folder: str
-    scale: Scale
-    load: Load
-    wire: str
-
-    def server(self, name: str, **settings: str) -> AbstractAsyncContextManager[Server]:
-        return processes.server(f"{self.folder}/{name}", self.wire, **settings)
 
 
 class Level(NamedTuple):
@@ -166,26 +136,6 @@ SINGLE_ROWS = {
 # ------------------------------------------------------------------------------------------------------------ producing
 
 
-def producing(
-    bench: Bench, place: Place, messages: int, payload: int, requests: int, connections: int, server: Server | None
-) -> Contender:
-    """Measures messages per second into the topic of the server, or into the yardstick without a server."""
-
-    async def contender() -> float:
-        ids = (0, 0) if server is None else await server.topic("produce")
-        job = tcp_load.Produce(place, *ids, messages, payload, requests, connections)
-        return requests * messages / (await bench.load.run(job)).seconds
-
-    return contender
-
-
-async def fill_tail(bench: Bench, server: Server) -> None:
-    """Fills the memory tail once before the measurement, because its memory is reused: page faults happen only the
-    first time."""
-    requests = bench.scale.tail_bytes // (BATCH * 1024) + 1
-    await bench.load.run(tcp_load.Produce(server.place(), *await server.topic("produce"), BATCH, 1024, requests))
-
-
 async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figure]:
     requests = max(bench.scale.round_bytes // (BATCH * payload), 8)
     async with (
@@ -210,18 +160,6 @@ async def produce_100b(bench: Bench) -> list[Figure]:
 
 
 # ------------------------------------------------------------------------------------------------------------ consuming
-
-
-def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -> Contender:
-    times = 1 if bench.scale is QUICK else 8
-
-    async def contender() -> float:
-        job = tcp_load.Consume(place, *ids, BATCH, requests, times)
-        outcome = await bench.load.run(job)
-        assert outcome.received_bytes > times * requests * BATCH * 64, "polls returned no messages"
-        return times * requests * BATCH / outcome.seconds
-
-    return contender
 
 
 async def consume(bench: Bench) -> list[Figure]:
@@ -388,6 +326,7 @@ MEASURES = (
     Measure("produce-1kb", produce_1kb),
     Measure("produce-100b", produce_100b),
     Measure("consume", consume),
+    Measure("packed", tcp_packed.packed),
     Measure("one-memory", one_memory),
     Measure("one-written", one_written),
     Measure("one-synced", one_synced),

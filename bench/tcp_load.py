@@ -41,7 +41,8 @@ OVERTIME_S = 30
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True):
-    """Sends `requests` batches of `messages` payloads of `payload` bytes over all connections."""
+    """Sends `requests` batches of `messages` payloads of `payload` bytes over all connections. Without a payload, they
+    are orders (orders.py)."""
 
     place: Place
     stream: int

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from whippet.storage import batch as batches
-from whippet.storage import packing, recovery
+from whippet.storage import packed_reads, packing, recovery
 from whippet.storage.encryption import Seal
 from whippet.storage.errors import InvalidBatch, ReadFailed
 from whippet.storage.fetched import Fetched
@@ -19,12 +19,16 @@ from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
 from whippet.storage.layout import log_file
 from whippet.storage.long_reads import Extent, Located
-from whippet.storage.packed_reads import NotUnpacked, add_extent, unpack_to_request, unpacked
+from whippet.storage.packed_reads import NotUnpacked, add_extent, unpacked
 from whippet.storage.segment import Damage, Segment
+from whippet.storage.unpacking import Readers, unpacked_batches
 
 
 class LogReader:
     """See the module. `report` is called for all damage that is found; it must not raise."""
+
+    reads_ahead = True
+    """Whether the next packed batches are read together with those that are wanted, and unpacked ahead."""
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class LogReader:
         self._indexes = indexes
         self._partition_id = partition_id
         self._report = report
+        self._readers = Readers()
         self._unsynced: dict[int, None] = {}
         """The start offsets of segments whose files a sync will need, so they stay open."""
         for segment in segments[:-1]:
@@ -98,19 +103,50 @@ class LogReader:
         if first == last:
             # Nothing more in this segment. After its last batch there may be a gap before the next segment.
             return Fetched([], 0, segment.next_offset if first == len(index) else offset), 0
+        if index.stored is not None:
+            found = self._read_packed(segment, index, first, last, offset, count, room, end, at_least_one)
+        else:
+            content = self._read_good(segment, index, first, last)
+            found = None
+            if content is not None:
+                found = cut_to_request(index, content, first, last, offset, count, room, at_least_one)
+        # Once damage is known, the index is another one.
+        return found or self._read_segment(segment, offset, count, room, end, at_least_one)
+
+    def _read_good(self, segment: Segment, index: Index, first: int, last: int) -> memoryview | None:
+        """The stored bytes of the batches first .. last-1; None if there is damage in them, which is reported."""
         position = index.position(first)
         length = index.end_position(last - 1) - position
         content = memoryview(self._read_file(segment, length, position))
         if len(content) < length or not self._good(segment, index, content, first, last):
             self._rescan(segment)
-            return self._read_segment(segment, offset, count, room, end, at_least_one)
-        if index.stored is None:
-            return cut_to_request(index, content, first, last, offset, count, room, at_least_one)
+            return None
+        return content
+
+    def _read_packed(
+        self, segment: Segment, index: Index, first: int, last: int, offset: int, count: int, room: int, end: int,
+        at_least_one: bool,
+    ) -> tuple[Fetched, int] | None:  # fmt: skip
+        """None if there is damage, which is reported."""
+        readers, keep, until = self._readers, self._readers.are_several, last
+        if self.reads_ahead and readers.goes_on(offset) and unpacked_batches.may_go_ahead():
+            until = packed_reads.last_ahead(index, first, last, end)
+        held = packed_reads.known(segment, index, first, last, until, keep=keep)
+        if None in held:
+            missing = first + held.index(None)
+            content = self._read_good(segment, index, missing, until)
+            if content is None:
+                return None
+            packed_reads.fill(held, segment, index, content, first, last, missing, self.seal, keep=keep)
         try:
-            return unpack_to_request(index, content, first, last, offset, count, room, at_least_one, self.seal)
+            found = packed_reads.unpack_to_request(
+                index, held, first, last, offset, count, room, at_least_one, self.seal
+            )
         except NotUnpacked as failure:
             self._leave_out(segment, index, failure)
-            return self._read_segment(segment, offset, count, room, end, at_least_one)
+            return None
+        readers.ended(found[0].next_offset)
+        return found
 
     def _leave_out(self, segment: Segment, index: Index, failure: NotUnpacked) -> None:
         """Reports a batch that is as it was written, and yet cannot be unpacked. Readers skip it from now on."""

@@ -5,6 +5,8 @@ Used by LogReader, on the shard's thread. Lengths and room are those of the plai
 
 from __future__ import annotations
 
+from functools import partial
+
 from whippet.storage import batch as batches
 from whippet.storage import long_reads, packing
 from whippet.storage.encryption import Seal
@@ -12,6 +14,13 @@ from whippet.storage.errors import InvalidBatch
 from whippet.storage.fetched import Fetched
 from whippet.storage.index import Index
 from whippet.storage.long_reads import Extent
+from whippet.storage.segment import Segment
+from whippet.storage.unpacking import AHEAD_BYTES_MAX, LARGE_BYTES, Unpacked, unpacked_batches
+
+Held = Unpacked | memoryview | None
+"""A batch for a reader: being unpacked, as it is stored, or still to be read."""
+AHEAD = memoryview(b"")
+"""Stands for a batch that is unpacked ahead already."""
 
 
 class NotUnpacked(Exception):
@@ -23,9 +32,61 @@ class NotUnpacked(Exception):
         self.reason = reason
 
 
+def last_ahead(index: Index, first: int, last: int, end: int) -> int:
+    """The batch after the last one that is unpacked ahead for a reader of the batches first .. last-1: about as much as
+    it reads now, if these are large batches."""
+    room = min(sum(index.length(i) for i in range(first, last)), AHEAD_BYTES_MAX)
+    while last < len(index) and room > 0 and index.base_offset(last) < end and _is_large(index, last):
+        room -= index.length(last)
+        last += 1
+    return last
+
+
+def known(segment: Segment, index: Index, first: int, last: int, until: int, *, keep: bool) -> list[Held]:
+    """The batches first .. last-1 for a reader, and after them those that are to be unpacked ahead, as far as they are
+    unpacked or begun."""
+    found: list[Held] = []
+    for i in range(first, until):
+        position = index.position(i)
+        if i < last:
+            found.append(unpacked_batches.take(segment, position, keep=keep) if _is_large(index, i) else None)
+        else:
+            found.append(AHEAD if unpacked_batches.has(segment, position) else None)
+    return found
+
+
+def fill(
+    held: list[Held], segment: Segment, index: Index, content: memoryview, first: int, last: int, missing: int,
+    seal: Seal | None, *, keep: bool,
+) -> None:  # fmt: skip
+    """Adds the batches that are missing from `missing` on, where `content` begins. All large ones but the first begin
+    to be unpacked on other threads."""
+    origin = index.position(missing)
+    is_first = True
+    for i in range(missing, first + len(held)):
+        if held[i - first] is not None:
+            continue
+        start = index.position(i) - origin
+        stored = content[start : start + index.stored_length(i)]
+        if not _is_large(index, i):
+            held[i - first] = stored
+            continue
+        batch = held[i - first] = Unpacked(partial(packing.unpack, stored, seal))
+        if not is_first or i >= last:
+            batch.begin()
+        is_first = False
+        if i >= last or keep:
+            unpacked_batches.put(segment, index.position(i), batch, index.length(i) + len(stored), was_read=i < last)
+
+
+def _is_large(index: Index, i: int) -> bool:
+    """Whether unpacking a batch takes long enough to be worth another thread. Decrypting alone does not."""
+    return index.length(i) >= LARGE_BYTES and index.stored_length(i) < index.length(i)
+
+
 def unpack_to_request(
     index: Index,
-    content: memoryview,
+    held: list[Held],
     first: int,
     last: int,
     offset: int,
@@ -34,22 +95,20 @@ def unpack_to_request(
     at_least_one: bool,
     seal: Seal | None,
 ) -> tuple[Fetched, int]:
-    """Unpacks the batches first .. last-1 and trims them to the request."""
+    """Trims the batches first .. last-1 to the request."""
     buffers: list[batches.Readable] = []
     messages = used = 0
-    origin = index.position(first)
     next_offset = offset
     for i in range(first, last):
-        start = index.position(i) - origin
-        view = content[start : start + index.stored_length(i)]
         length, base, total = index.length(i), index.base_offset(i), index.count(i)
+        parts = _parts(index, i, held[i - first], seal)
         skip = max(offset - base, 0)
         taken = min(total - skip, count - messages)
         if taken == total and used + length <= room:
-            buffers += unpacked(index, i, view, seal)
+            buffers += parts
             used += length
         else:
-            whole = b"".join(unpacked(index, i, view, seal))
+            whole = b"".join(parts)
             frames = batches.frame_positions(whole)
             taken, pieces = batches.cut_to_fit(whole, frames, skip, taken, room - used, at_least_one and not messages)
             buffers += pieces
@@ -60,6 +119,16 @@ def unpack_to_request(
             # Either the count or the room is used up.
             break
     return Fetched(buffers, messages, next_offset), used
+
+
+def _parts(index: Index, i: int, held: Held, seal: Seal | None) -> tuple[batches.Readable, ...]:
+    if isinstance(held, Unpacked):
+        try:
+            return held.parts()
+        except InvalidBatch as error:
+            raise NotUnpacked(i, str(error)) from error
+    assert held is not None
+    return unpacked(index, i, held, seal)
 
 
 def unpacked(index: Index, i: int, stored: memoryview, seal: Seal | None) -> tuple[batches.Readable, ...]:

@@ -30,6 +30,9 @@ INDEXES_BYTES = 8 << 20
 class ArchiveReader(LogReader):
     """See the module. `until` is where the local log begins."""
 
+    reads_ahead = False
+    """The next blocks are fetched ahead (blocks.py); to wait for them would delay what is wanted now."""
+
     def __init__(
         self,
         objects: Objects,
