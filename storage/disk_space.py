@@ -118,8 +118,9 @@ class DiskSpace:
 
     def summary(self) -> str | None:
         """What is wrong, without the name of any folder. None if nothing is."""
-        if not self.is_full or self.space is None:
+        if not self.is_full:
             return None
+        assert self.space is not None
         return f"disk: messages are refused, because only {self.space.free} bytes are free ({RESERVE} = {self.reserve})"
 
     # ----------------------------------------------------------------------------------------------- starting, stopping

@@ -86,6 +86,38 @@ async def test_a_thread_of_its_own_looks_and_ends_with_the_store(tmp_path: Path)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("disk-space")]
 
 
+async def test_a_check_that_is_asked_for_comes_once_and_the_next_one_in_time(tmp_path: Path) -> None:
+    disk = ScarceDisk()
+    async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
+        task = store.disk._task
+        assert task is not None
+        await store.disk.use(None)
+        async with asyncio.timeout(HANGS_S):
+            await until(lambda: disk.looks == 2)
+        for _ in range(5):
+            # Another look would come in between.
+            await asyncio.get_running_loop().run_in_executor(store.disk._thread, bool)
+        assert disk.looks == 2
+    assert task.done()
+
+
+async def test_the_pause_follows_from_what_is_known() -> None:
+    case = Case(has=0)
+    assert (case.space._pause(), case.space.is_scarce, case.space.reserve) == (1.0, False, RESERVE)
+    shown = []
+    for free in (PLENTY, RESERVE + 1024 * MIB, ENOUGH, ENOUGH - 1, FULL):
+        await case.look(free)
+        shown.append((case.space._pause(), case.space.is_scarce))
+    assert shown == [(5.0, False), (0.5, False), (0.05, False), (0.05, True), (0.05, True)]
+    await case.relieved()
+    assert await case.look()
+    assert case.space._pause() == 1.0
+    automatic = DiskSpace("here", None, ScarceDisk(), Room(), lambda: 0)
+    assert (automatic.reserve, automatic.is_watched) == (0, True)
+    await automatic.check()
+    assert automatic.reserve == 128 * MIB
+
+
 async def test_a_disk_that_does_not_respond_keeps_nobody_waiting(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with opened(tmp_path, files=disk, disk_reserve=RESERVE) as store:
