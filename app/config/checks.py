@@ -238,12 +238,19 @@ def _archive(config: Config) -> Iterator[Problem]:
         if not archiver.disk.path.strip():
             yield ("data_maintenance.archiver.disk.path", kind), "data_maintenance.archiver.disk.path is needed"
         return
-    s3, table = archiver.s3, "data_maintenance.archiver.s3"
-    if not s3.bucket.strip():
-        yield (f"{table}.bucket", kind), f"{table}.bucket is needed"
-    if s3.endpoint and not s3.endpoint.startswith(("http://", "https://")):
+    table = f"data_maintenance.archiver.{archiver.kind}"
+    needed = {
+        "s3": {"bucket": archiver.s3.bucket},
+        "gcs": {"bucket": archiver.gcs.bucket},
+        "azure": {"account": archiver.azure.account, "container": archiver.azure.container},
+    }
+    for name, value in needed[archiver.kind].items():
+        if not value.strip():
+            yield (f"{table}.{name}", kind), f"{table}.{name} is needed"
+    endpoint = {"s3": archiver.s3.endpoint, "azure": archiver.azure.endpoint}.get(archiver.kind, "")
+    if endpoint and not endpoint.startswith(("http://", "https://")):
         yield (f"{table}.endpoint", kind), f"{table}.endpoint must be empty, or begin with http:// or https://"
-    if bool(s3.access_key_id) != bool(s3.secret_access_key):
+    if archiver.kind == "s3" and bool(archiver.s3.access_key_id) != bool(archiver.s3.secret_access_key):
         keys = (f"{table}.access_key_id", f"{table}.secret_access_key")
         yield keys, f"{keys[0]} and {keys[1]} must both be set, or both be empty"
 

@@ -103,14 +103,42 @@ class S3Archive(Section, frozen=True):
     """Text put before the names of all objects, with a slash after it. Each data folder needs a prefix of its own."""
 
 
+class GcsArchive(Section, frozen=True):
+    """An archive in a bucket of Google Cloud Storage."""
+
+    bucket: Text = ""
+    """Name of the bucket."""
+    key_prefix: Text = ""
+    """Text put before the names of all objects, with a slash after it. Each data folder needs a prefix of its own."""
+    service_account_file: Text = ""
+    """File with the key of a service account, in JSON; empty: credentials come from the environment
+    (`GOOGLE_APPLICATION_CREDENTIALS`, and so on) or the machine's role."""
+
+
+class AzureArchive(Section, frozen=True):
+    """An archive in a container of Azure Blob Storage."""
+
+    account: Text = ""
+    """Name of the storage account."""
+    container: Text = ""
+    """Name of the container."""
+    key_prefix: Text = ""
+    """Text put before the names of all objects, with a slash after it. Each data folder needs a prefix of its own."""
+    access_key: Hidden = Secret("")
+    """Key of the storage account; empty: credentials come from the environment (`AZURE_STORAGE_ACCOUNT_KEY`,
+    `AZURE_CLIENT_ID`, and so on) or the machine's identity."""
+    endpoint: Text = ""
+    """URL of the service with the account's name, if it is not Azure's."""
+
+
 class Archiver(Section, frozen=True):
     """Copies of all messages, the catalogue, users and stored offsets, from which `whippet restore` and `whippet serve
     --from-archive` make a data folder. [Archive](archive.md) describes it."""
 
     enabled: Boolean = False
     """Archive everything, at an interval: closed segments, and what is new in open ones."""
-    kind: Annotated[Literal["disk", "s3"], choice("disk", "s3")] = "disk"
-    """Archive to a folder or to a bucket."""
+    kind: Annotated[Literal["disk", "s3", "gcs", "azure"], choice("disk", "s3", "gcs", "azure")] = "disk"
+    """Archive to a folder, or to a bucket of one of these services."""
     interval: Annotated[float | None, optional(formats.PERIOD)] = None
     """Pause between two rounds, so about the most that the loss of the machine costs; not set: 60 s."""
     bandwidth: Bytes = 0
@@ -124,6 +152,8 @@ class Archiver(Section, frozen=True):
     """Time after which a request to a bucket has failed. A request moves at most 8 MiB."""
     disk: DiskArchive = DiskArchive()
     s3: S3Archive = S3Archive()
+    gcs: GcsArchive = GcsArchive()
+    azure: AzureArchive = AzureArchive()
 
 
 class DataMaintenance(Section, frozen=True):

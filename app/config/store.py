@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whippet.app.config.cores import Machine, resolve, this_machine
 from whippet.app.config.error import ConfigError
-from whippet.app.config.schema import Config
+from whippet.app.config.schema import Archiver, Config
 from whippet.storage.options import ArchiveOptions, Durability, StoreOptions
 
 
@@ -64,18 +64,40 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
     )
 
 
+def _bucket(archiver: Archiver) -> dict[str, str]:
+    """The options of the kind that is configured."""
+    s3, gcs, azure = archiver.s3, archiver.gcs, archiver.azure
+    if archiver.kind == "gcs":
+        return {
+            "bucket": gcs.bucket,
+            "key_prefix": gcs.key_prefix,
+            "service_account_file": gcs.service_account_file,
+        }
+    if archiver.kind == "azure":
+        return {
+            "account": azure.account,
+            "bucket": azure.container,
+            "key_prefix": azure.key_prefix,
+            "endpoint": azure.endpoint,
+            "secret_access_key": azure.access_key,
+        }
+    return {
+        "bucket": s3.bucket,
+        "key_prefix": s3.key_prefix,
+        "endpoint": s3.endpoint,
+        "region": s3.region,
+        "access_key_id": s3.access_key_id,
+        "secret_access_key": s3.secret_access_key,
+    }
+
+
 def archive_options(config: Config) -> ArchiveOptions:
     """The archive that is configured, enabled or not."""
-    archiver, s3 = config.data_maintenance.archiver, config.data_maintenance.archiver.s3
+    archiver = config.data_maintenance.archiver
     return ArchiveOptions(
         kind=archiver.kind,
         path=archiver.disk.path,
-        bucket=s3.bucket,
-        key_prefix=s3.key_prefix,
-        endpoint=s3.endpoint,
-        region=s3.region,
-        access_key_id=s3.access_key_id,
-        secret_access_key=s3.secret_access_key,
+        **_bucket(archiver),
         request_timeout_s=archiver.request_timeout,
         interval_s=60.0 if archiver.interval is None else archiver.interval,
         bytes_per_second=archiver.bandwidth,

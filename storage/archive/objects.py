@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import obstore
 import xxhash
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import LocalStore, S3Store
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
 from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable, StorageError
 from whippet.storage.files import Buffer, Files, make_folders
@@ -291,25 +291,41 @@ def open_objects(options: ArchiveOptions, files: Files) -> Objects:
     """Connects to nothing yet, except that a folder is created if it is missing."""
     if options.kind == "disk":
         return LocalObjects(options.path, files)
-    chosen: dict[str, Any] = {
-        "region": options.region or None,
-        "endpoint": options.endpoint or None,
-        "access_key_id": options.access_key_id or None,
-        "secret_access_key": options.secret_access_key or None,
-    }
     prefix = options.key_prefix.strip("/")
+    scheme = {"s3": "s3", "gcs": "gs", "azure": "az"}[options.kind]
+    place = f"{options.account}/{options.bucket}" if options.kind == "azure" else options.bucket
+    location = f"{scheme}://{place}/{prefix}" if prefix else f"{scheme}://{place}"
+    shared: dict[str, Any] = {
+        "prefix": prefix or None,
+        "client_options": {
+            # Only services with an endpoint of their own may do without TLS.
+            "allow_http": options.endpoint.startswith("http://") or bool(options.service_account_file),
+            "timeout": timedelta(seconds=options.request_timeout_s),
+        },
+        # A conditional write that succeeds although its response is lost would look refused if it were repeated.
+        "retry_config": {"max_retries": 0},
+    }
     try:
-        store = S3Store(
-            options.bucket,
-            prefix=prefix or None,
-            client_options={
-                "allow_http": options.endpoint.startswith("http://"),
-                "timeout": timedelta(seconds=options.request_timeout_s),
-            },
-            # A conditional write that succeeds although its response is lost would look refused if it were repeated.
-            retry_config={"max_retries": 0},
-            **{key: value for key, value in chosen.items() if value is not None},
-        )
-    except (BaseError, ValueError) as error:
-        raise ArchiveUnavailable(f"s3://{options.bucket} cannot be used: {_first_line(error)}") from error
-    return Objects(store, f"s3://{options.bucket}/{prefix}" if prefix else f"s3://{options.bucket}")
+        return Objects(_store(options, shared), location)
+    except (BaseError, OSError, ValueError) as error:
+        raise ArchiveUnavailable(f"{location} cannot be used: {_first_line(error)}") from error
+
+
+def _store(options: ArchiveOptions, shared: dict[str, Any]) -> ObjectStore:
+    if options.kind == "gcs":
+        return GCSStore(options.bucket, **_given(service_account=options.service_account_file), **shared)
+    if options.kind == "azure":
+        given = _given(account_key=options.secret_access_key, endpoint=options.endpoint)
+        return AzureStore(options.bucket, account_name=options.account, **given, **shared)
+    given = _given(
+        region=options.region,
+        endpoint=options.endpoint,
+        access_key_id=options.access_key_id,
+        secret_access_key=options.secret_access_key,
+    )
+    return S3Store(options.bucket, **given, **shared)
+
+
+def _given(**options: str) -> dict[str, Any]:
+    """Those that are not empty; for the others, obstore asks the environment and the machine."""
+    return {name: value for name, value in options.items() if value}

@@ -227,6 +227,14 @@ data_maintenance.archiver.s3.region | storage/archive/test_objects.py | region=
 data_maintenance.archiver.s3.access_key_id | storage/archive/test_objects.py | Credential=key/
 data_maintenance.archiver.s3.secret_access_key | storage/archive/support/buckets.py | secret_access_key
 data_maintenance.archiver.s3.key_prefix | storage/archive/test_objects.py | key_prefix
+data_maintenance.archiver.gcs.bucket | storage/archive/test_services.py | bucket="b"
+data_maintenance.archiver.gcs.key_prefix | storage/archive/test_services.py | key_prefix=
+data_maintenance.archiver.gcs.service_account_file | storage/archive/test_services.py | service_account_file=
+data_maintenance.archiver.azure.account | storage/archive/support/services.py | account=AZURITE_ACCOUNT
+data_maintenance.archiver.azure.container | storage/archive/test_services.py | bucket="c"
+data_maintenance.archiver.azure.key_prefix | storage/archive/test_services.py | key_prefix=
+data_maintenance.archiver.azure.access_key | storage/archive/test_services.py | secret_access_key="not base64!"
+data_maintenance.archiver.azure.endpoint | storage/archive/support/services.py | endpoint=endpoint
 consumer_group.rebalancing_timeout | app/test_settings.py | rebalancing_timeout
 consumer_group.rebalancing_check_interval | app/test_settings.py | consumer_group.rebalancing_check_interval
 personal_access_token.max_tokens_per_user | app/test_settings.py | IGGY_PERSONAL_ACCESS_TOKEN_MAX_TOKENS_PER_USER

@@ -226,6 +226,14 @@ data_maintenance.archiver.s3.key_secret | "" | "12345" | '12345'
 data_maintenance.archiver.s3.access_key_id | "" | "12345" | '12345'
 data_maintenance.archiver.s3.secret_access_key | "" | "12345" | '12345'
 data_maintenance.archiver.s3.key_prefix | "" | "12345" | '12345'
+data_maintenance.archiver.gcs.bucket | "" | "12345" | '12345'
+data_maintenance.archiver.gcs.key_prefix | "" | "12345" | '12345'
+data_maintenance.archiver.gcs.service_account_file | "" | "12345" | '12345'
+data_maintenance.archiver.azure.account | "" | "12345" | '12345'
+data_maintenance.archiver.azure.container | "" | "12345" | '12345'
+data_maintenance.archiver.azure.key_prefix | "" | "12345" | '12345'
+data_maintenance.archiver.azure.access_key | "" | "12345" | '12345'
+data_maintenance.archiver.azure.endpoint | "" | "12345" | '12345'
 data_maintenance.messages.archiver_enabled | false | true | True
 data_maintenance.state.archiver_enabled | false | true | True
 data_maintenance.state.overwrite | true | false | False

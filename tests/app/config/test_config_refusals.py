@@ -128,6 +128,38 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
         "CLUSTER_NODE_OTHERS_0_NAME",
         "cluster.node.others is not supported while cluster.enabled is true",
     ),
+    *(
+        (
+            {"DATA_MAINTENANCE_ARCHIVER_ENABLED": "true", "DATA_MAINTENANCE_ARCHIVER_KIND": kind, **more},
+            blamed,
+            f"data_maintenance.archiver.{named}",
+        )
+        for kind, more, blamed, named in (
+            ("gcs", {}, "DATA_MAINTENANCE_ARCHIVER_KIND", "gcs.bucket is needed"),
+            (
+                "azure",
+                {"DATA_MAINTENANCE_ARCHIVER_AZURE_CONTAINER": "c"},
+                "DATA_MAINTENANCE_ARCHIVER_KIND",
+                "azure.account is needed",
+            ),
+            (
+                "azure",
+                {"DATA_MAINTENANCE_ARCHIVER_AZURE_ACCOUNT": "a"},
+                "DATA_MAINTENANCE_ARCHIVER_KIND",
+                "azure.container is needed",
+            ),
+            (
+                "azure",
+                {
+                    "DATA_MAINTENANCE_ARCHIVER_AZURE_ACCOUNT": "a",
+                    "DATA_MAINTENANCE_ARCHIVER_AZURE_CONTAINER": "c",
+                    "DATA_MAINTENANCE_ARCHIVER_AZURE_ENDPOINT": "e",
+                },
+                "DATA_MAINTENANCE_ARCHIVER_AZURE_ENDPOINT",
+                "azure.endpoint must be empty, or begin with http",
+            ),
+        )
+    ),
 ]
 
 EMPTIED = {

@@ -112,6 +112,14 @@ ARCHIVE: list[tuple[str, str, str, object]] = [
     ("S3_ENDPOINT", "https://e", "endpoint", "https://e"),
     ("S3_ACCESS_KEY_ID", "k", "access_key_id", "k"),
     ("S3_SECRET_ACCESS_KEY", "very secret", "secret_access_key", "very secret"),
+    ("GCS_BUCKET", "g", "bucket", "g"),
+    ("GCS_KEY_PREFIX", "p", "key_prefix", "p"),
+    ("GCS_SERVICE_ACCOUNT_FILE", "f", "service_account_file", "f"),
+    ("AZURE_ACCOUNT", "a", "account", "a"),
+    ("AZURE_CONTAINER", "c", "bucket", "c"),
+    ("AZURE_KEY_PREFIX", "p", "key_prefix", "p"),
+    ("AZURE_ACCESS_KEY", "very secret", "secret_access_key", "very secret"),
+    ("AZURE_ENDPOINT", "https://e", "endpoint", "https://e"),
 ]
 
 
@@ -121,7 +129,10 @@ def test_every_setting_of_the_archive_reaches_the_store(
 ) -> None:
     table = "IGGY_DATA_MAINTENANCE_ARCHIVER"
     keys = {f"{table}_S3_{each}": "very secret" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")}
-    chosen = {f"{table}_ENABLED": "true", **keys, f"{table}_{name}": text}
+    needed = {f"{table}_{each}": "x" for each in ("GCS_BUCKET", "AZURE_ACCOUNT", "AZURE_CONTAINER")}
+    kind = name.partition("_")[0].lower()
+    chosen = {f"{table}_KIND": kind} if kind in ("gcs", "azure") else {}
+    chosen |= {f"{table}_ENABLED": "true", **keys, **needed, f"{table}_{name}": text}
     archive = store_options(start(**chosen).config, BIG).archive
     assert archive is not None
     assert getattr(archive, option) == value
