@@ -69,7 +69,9 @@ def bucket() -> Iterator[Bucket]:
         aws_secret_access_key="secret",
         region_name=REGION,
     )
-    client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    # What moto stores is the process's, not the server's: the tests of another module may have created it.
+    with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     client.close()
     fault = Fault()
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(fault, host, port))
