@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from whippet.app.commands import groups
-from whippet.app.commands.direct_sends import OnDone
+from whippet.app.commands.direct_sends import OnDone, send
 from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import PollMessages, SendMessages
 from whippet.app.errors import Code, CommandError, on_the_wire
@@ -218,7 +218,10 @@ class ModernConversation:
             room = to.response_reservation()
             held, long = held_and_long(to, self.poll_bytes_max)
             request = reserve_poll(request, room, held, long) or await wait_for_poll(request, room, long)
-        answer: Any = await execute(self._gateway, self.session, request)
+        gateway, session = self._gateway, self.session
+        answer: Any = await (
+            send(gateway, session, request) if isinstance(request, SendMessages) else execute(gateway, session, request)
+        )
         content = responses.encode(code, answer)
         if header.operation not in PLAIN:
             content = frames.results(content)

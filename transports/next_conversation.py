@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from whippet.app.commands import deferred_polls, requests
-from whippet.app.commands.direct_sends import OnDone
+from whippet.app.commands.direct_sends import OnDone, send
 from whippet.app.commands.registry import execute
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
@@ -227,7 +227,10 @@ class NextConversation:
                 request = await check_send(gateway, bound.session, request, self._limits)
             if operation in PARTITION_OPERATIONS:
                 deferred_polls.check_incarnation(gateway, bound.session.login, request, header.incarnation)
-            answer = await execute(gateway, bound.session, request)
+            if isinstance(request, requests.SendMessages):
+                answer = await send(gateway, bound.session, request)
+            else:
+                answer = await execute(gateway, bound.session, request)
         except CommandError as refused:
             if operation in PLAIN or refused.code in NOT_DONE:
                 return Outcome(0, (), _code(refused))

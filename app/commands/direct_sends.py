@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from whippet.app.access.permissions import send_messages
 from whippet.app.commands.messages import choose_partition
+from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Identifier, Partitioning, SendMessages
 from whippet.app.commands.responses import Sent
 from whippet.app.errors import TABLE, CommandError, of_storage
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 OnDone = Callable[[CommandError | None], None]
 
 
+async def send(gateway: Gateway, session: Session, request: SendMessages) -> Sent:
+    """Returns the response to a send, or raises the refusal, as `execute` does."""
+    sending = None
+    if request.durability is None and request.producer is None and len(request.batches) == 1:
+        (batch,), checked = request.batches, request.checked[0] if request.checked else None
+        sending = begin(gateway, session, request.stream, request.topic, request.partitioning, batch, checked)
+    sent: Sent = await (execute(gateway, session, request) if sending is None else sending.result())
+    return sent
+
+
 def begin(
     gateway: Gateway,
     session: Session,
@@ -34,7 +45,7 @@ def begin(
     topic_name: Identifier,
     partitioning: Partitioning,
     batch: Writable,
-    checked: Checked,
+    checked: Checked | None,
 ) -> Sending | None:
     """Appends a batch with the durability of its topic. None: nothing was done, and `execute` has to do it."""
     began = perf_counter()
@@ -54,8 +65,9 @@ def begin(
     partition = topic.partition(choose_partition(topic, partitioning))
     first = None
     if partition is not None:
-        sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
         try:
+            checked = checked or partition.check(batch)
+            sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
             first = partition.append_at_once(batch, checked, sending)
         except StorageError:
             # The command meets it again, and counts it.

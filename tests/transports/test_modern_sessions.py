@@ -30,7 +30,7 @@ from tests.transports.support.modern_clients import (
     with_alice,
 )
 from tests.transports.support.raw import Served, served
-from whippet.app.commands import messages as sending_commands
+from whippet.app.commands import direct_sends
 from whippet.app.commands import requests as commands
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Session
@@ -357,9 +357,9 @@ async def test_an_unexpected_error_is_answered_logged_once_and_may_be_retried(
             raise RuntimeError("of ours")
 
         with monkeypatch.context() as patch:
-            patch.setattr(sending_commands, "find_partition", lambda *_: 1 // 0)
+            patch.setattr(direct_sends, "choose_partition", lambda *_: 1 // 0)
             assert (await client.say(octets)).refused == Code.ERROR
-            patch.setattr("whippet.transports.modern_conversation.execute", broken)
+            patch.setattr("whippet.transports.modern_conversation.send", broken)
             await client.send(octets)
             await begun.wait()
         again, witness = await root(world), await root(world, OTHER)

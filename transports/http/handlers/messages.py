@@ -174,12 +174,7 @@ async def send_messages(call: Call) -> HttpResponse:
         call.api.run_in_background(_send_unacknowledged(call, request, reservation))
         return HttpResponse(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     try:
-        sending = None
-        is_plain = request.durability is None and request.producer is None
-        if is_plain and len(request.batches) == len(request.checked) == 1:
-            (batch,), (checked,) = request.batches, request.checked
-            sending = direct_sends.begin(call.api.gateway, call.session, call.stream, call.topic, to, batch, checked)
-        return _confirmation(await (call.execute(request) if sending is None else sending.result()))
+        return _confirmation(await direct_sends.send(call.api.gateway, call.session, request))
     except CommandError:
         raise
     except Exception as error:
