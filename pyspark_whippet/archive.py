@@ -16,7 +16,6 @@ from pyspark_whippet.archive_reader import PieceSplit, index_entries
 from pyspark_whippet.errors import DataLossError
 from pyspark_whippet.gateway_reader import Split, report_loss
 from pyspark_whippet.offsets import Range
-from pyspark_whippet.packages import needed
 from pyspark_whippet.packed_batches import context_of
 from pyspark_whippet.partition_bounds import PartitionBounds
 from pyspark_whippet.settings import Settings
@@ -29,7 +28,6 @@ class ArchiveBackend:
     """Created for each plan."""
 
     def __init__(self, settings: Settings) -> None:
-        needed("xxhash")
         self._objects = open_objects(settings)
         self._location = str(settings.archive)
         self._catalogue = archive_documents.catalogue(self._objects, self._location)

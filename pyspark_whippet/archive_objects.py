@@ -32,6 +32,8 @@ def open_objects(settings: Settings) -> Objects:
     """Connects to nothing yet."""
     archive = settings.archive
     assert archive is not None
+    # Whatever is read is checked.
+    needed("xxhash", *["obstore"] * (archive.folder is None))
     return Bucket(settings) if archive.folder is None else Folder(archive.folder)
 
 
@@ -75,7 +77,7 @@ class Bucket:
         assert archive is not None
         self._location = str(archive)
         self._errors = (BaseError, OSError, ValueError)
-        endpoint = settings.s3_endpoint or ""
+        endpoint = settings.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
         client: dict[str, Any] = {
             "timeout": timedelta(milliseconds=access.timeout_ms),
             "allow_http": endpoint.startswith("http://"),

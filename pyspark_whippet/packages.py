@@ -10,7 +10,7 @@ from pyspark_whippet.errors import OptionError
 
 
 def needed(*names: str) -> Any:
-    """Imports packages, and returns the first. All that are missing are named together."""
+    """Imports packages, and returns the first, if there is any. All that are missing are named together."""
     found, missing = [], []
     for name in names:
         try:
@@ -22,4 +22,4 @@ def needed(*names: str) -> Any:
             f"reading this needs packages that {sys.executable} does not have: install {' '.join(missing)} "
             "on the driver and on every executor"
         )
-    return found[0]
+    return found[0] if found else None

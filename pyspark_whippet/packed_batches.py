@@ -114,6 +114,7 @@ def unpack(view: memoryview, opener: Opener) -> tuple[bytes, Any]:
     is_known = compression in (NONE, GZIP, ZSTD) and encryption in (0, 1) and not reserved
     if not is_known or not length == again == len(view) or not HEADER_BYTES < plain_length <= BATCH_BYTES_MAX:
         raise BadBatch(0, "a batch is packed in a way that this version does not know")
+    needed(*["cryptography"] * encryption, *["zstandard"] * (compression == ZSTD))
     place, body = bytes(view[:FIELDS_AT]), view[HEADER_BYTES:]
     if encryption:
         opened = memoryview(_decrypted(view, body, sealed_with, opener))
@@ -167,7 +168,6 @@ def _from_zstd(body: Any, size: int) -> Any:
 
 
 def _decrypted(view: memoryview, body: Any, sealed_with: list[bytes], opener: Opener) -> bytes:
-    needed("cryptography")
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 -- see the module
 
     key_id, salt, nonce = sealed_with

@@ -391,6 +391,22 @@ def upload(folder: Path, service: Bucket, prefix: str) -> None:
     client.close()
 
 
+def test_credentials_region_and_endpoint_may_come_from_the_environment(
+    plain: Archived, service: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(plain.folder, service, "environment")
+    for name, value in {
+        "AWS_ENDPOINT_URL": service.endpoint,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "of-the-environment",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    topic = plain.topics["gzip"]
+    assert plan({"from": "archive", "archive": f"s3://{BUCKET}/environment"}, topic)() == plan_rows(plain, topic)
+    assert "Credential=of-the-environment/" in service.fault.authorizations[-1]
+
+
 def test_a_bucket_that_fails_is_tried_again_and_then_named(plain: Archived, service: Bucket) -> None:
     upload(plain.folder, service, "failing")
     topic = plain.topics["none"]

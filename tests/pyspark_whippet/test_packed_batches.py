@@ -113,8 +113,10 @@ def test_the_key_that_is_missing_is_named() -> None:
 
 
 def test_packages_that_are_missing_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ["obstore", "zstandard"]
+
     def partly(name: str) -> Any:
-        if name in ("obstore", "zstandard"):
+        if name in missing:
             raise ImportError(name)
         return import_module(name)
 
@@ -123,6 +125,9 @@ def test_packages_that_are_missing_are_named_together(monkeypatch: pytest.Monkey
         packages.needed("obstore", "struct", "zstandard")
     with pytest.raises(OptionError, match="install zstandard on"):
         unpack_all(memoryview(stored("zstd")[1]), OPENER)
+    missing.append("cryptography")
+    with pytest.raises(OptionError, match="install cryptography zstandard on"):
+        unpack_all(memoryview(stored("zstd, encrypted")[1]), OPENER)
     assert unpack_all(memoryview(stored("gzip")[1]), OPENER).stored_bytes
 
 
