@@ -98,6 +98,10 @@ def claim(
             # A write of ours that had seemed to fail has arrived after all. The next attempt continues from there.
             raise ArchiveUnavailable(f"{objects.location}: an earlier claim of this server has just arrived") from error
         raise ArchiveConflict(f"{objects.location}: another server has just claimed this archive") from error
+    if expected is None:
+        # The first version of an archive has no older one with which the conditions could be tried.
+        expected, claimed = version, msgspec.structs.replace(claimed, claimed_at=claimed.claimed_at + 1)
+        version = objects.replace(OWNER, encode(claimed), expected)
     _require_conditions(objects, claimed, expected)
     _keep(files, layout, objects.location, Known(mine))
     return Ownership(claimed, version)
@@ -116,9 +120,9 @@ def _check(location: str, owner: Owner, store: str, known: Known) -> None:
         )
 
 
-def _require_conditions(objects: Objects, claimed: Owner, replaced: Version | None) -> None:
+def _require_conditions(objects: Objects, claimed: Owner, replaced: Version) -> None:
     """Refuses a service that ignores the conditions of writes: nothing would keep two servers apart."""
-    for stale in (None, replaced) if replaced is not None else (None,):
+    for stale in (None, replaced):
         try:
             objects.replace(OWNER, encode(claimed), stale)
         except ArchiveConflict:

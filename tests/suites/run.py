@@ -213,12 +213,31 @@ def java(name: str, folder: Path) -> Outcome:
     raise Unavailable("Maven Central has the client, but not its tests")
 
 
+# ------------------------------------------------------------------------------------------------------- object stores
+
+
+def archives(service: str, name: str, folder: Path) -> Outcome:
+    """Runs our own suite of archives against a service that is installed in the folder."""
+    programs = folder / "bin"
+    if service == "azurite":
+        execute([need("npm"), "install", "--silent", "--prefix", str(folder), "azurite"], folder)
+        programs = folder / "node_modules" / ".bin"
+    else:
+        execute([need("go"), "install", "github.com/minio/minio@latest"], folder, GOBIN=str(programs))
+    report = folder / "report.xml"
+    ours = ["tests/storage/archive/test_services.py", "-q", "-n0", "-k", f"[{service}]", f"--junitxml={report}"]
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    attempt([sys.executable, "-m", "pytest", *ours], Path.cwd(), PATH=path)
+    return of_junit(name, report.read_text())
+
+
 SUITES: Mapping[str, Suite] = {
     **{f"python {version}": partial(python, version) for version in PYTHON_VERSIONS},
     "node": node,
     "go": go,
     "cli": cli,
     "java": java,
+    **{f"archives {service}": partial(archives, service) for service in ("azurite", "minio")},
 }
 
 if __name__ == "__main__":

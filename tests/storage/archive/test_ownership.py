@@ -113,6 +113,16 @@ def test_a_service_that_ignores_conditions_is_refused(tmp_path: Path, folder: Fo
         folder.claim(Careless(str(tmp_path / "archive"), Files()))
 
 
+def test_a_service_that_ignores_only_the_version_is_refused_by_the_first_claim(tmp_path: Path, folder: Folder) -> None:
+    class Creates(LocalObjects):
+        def replace(self, name: str, content: bytes, expected: Version | None) -> Version:
+            found = self.get(name)
+            return super().replace(name, content, expected and found and found.version)
+
+    with pytest.raises(ArchiveUnavailable, match="ignores the conditions"):
+        folder.claim(Creates(str(tmp_path / "archive"), Files()))
+
+
 def test_claims_that_cannot_be_decoded_are_no_claims(archive: Flaky, folder: Folder) -> None:
     folder.claim(archive)
     (folder.path / CLAIMS_FILE).write_bytes(b"{")
