@@ -22,13 +22,13 @@ def test_there_is_room_again_as_soon_as_a_reason_is_over() -> None:
     assert (room.check, room.disk_full, room.archive_behind) == (None, None, None)
     room.archive_behind = "too much waits"
     assert room.archive_behind == "too much waits"
-    with pytest.raises(ArchiveBehind, match="^too much waits$"):
+    with pytest.raises(ArchiveBehind, match="too much waits"):
         take(room, 1)
     room.require_disk()
     # The disk is the stronger reason.
     room.disk_full = "the disk is full"
     for _ in range(2):
-        with pytest.raises(DiskFull, match="^the disk is full$"):
+        with pytest.raises(DiskFull, match="the disk is full"):
             take(room, 1)
     with pytest.raises(DiskFull):
         room.require_disk()
@@ -61,7 +61,7 @@ def test_what_is_accepted_is_counted_up_to_the_allowance() -> None:
     room = Room()
     room.allow(Allowance(10, on_spent))
     take(room, 4)
-    with pytest.raises(DiskFull, match="^enough$"):
+    with pytest.raises(DiskFull, match="enough"):
         take(room, 7)
     take(room, 6)
     with pytest.raises(DiskFull):
