@@ -43,6 +43,8 @@ NEAR_BYTES = int(PAUSE_MIN_S * BYTES_PER_SECOND)
 """With less than this above the reserve, what is accepted is counted until the next check."""
 FULL_PAUSE_S = 1.0
 """The pause while messages are refused. Nothing fills the disk then."""
+RELIEF_PAUSE_S = 30.0
+"""What could not be deleted may be deleted later, even if nothing is known to have changed."""
 SETTLE_S = 0.2
 """How long the system may take to free the blocks of deleted files, which readers may have open."""
 
@@ -92,6 +94,9 @@ class DiskSpace:
         self._settles_until = 0.0
         self._exhausted_at: int | None = None
         """The progress of the relief when it could not delete enough."""
+        self._exhausted_until = 0.0
+        self._left = 0
+        """What was free at the last check, less what was yet to be written."""
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -120,8 +125,7 @@ class DiskSpace:
         """What is wrong, without the name of any folder. None if nothing is."""
         if not self.is_full:
             return None
-        assert self.space is not None
-        return f"disk: messages are refused, because only {self.space.free} bytes are free ({RESERVE} = {self.reserve})"
+        return f"disk: messages are refused, because only {self._left} bytes are free ({RESERVE} = {self.reserve})"
 
     # ----------------------------------------------------------------------------------------------- starting, stopping
 
@@ -185,10 +189,11 @@ class DiskSpace:
                 space.total,
             )
         available = self._available(space)
+        self._left = max(available, 0)
         if available >= (self._resumes_at if self.is_full else self.reserve):
-            self._accept(space)
+            self._accept()
         elif not self._relieve(available) or available < self.reserve // 2:
-            self._refuse(space)
+            self._refuse()
         is_near = available - self.reserve < NEAR_BYTES
         on_spent = partial(self._on_spent, available)
         self._room.allow(Allowance(available - self.reserve // 2, on_spent) if is_near else None)
@@ -214,21 +219,21 @@ class DiskSpace:
         """What is free once everything is written that was accepted."""
         return space.free - self._unflushed()
 
-    def _accept(self, space: Space) -> None:
+    def _accept(self) -> None:
         self._exhausted_at = None
         if self.is_full:
             self._room.disk_full = None
             self._settles_until = 0.0
-            _log.info("disk: messages are accepted again, because %d bytes are free", space.free)
+            _log.info("disk: messages are accepted again, because %d bytes are free", self._left)
 
-    def _refuse(self, space: Space) -> None:
+    def _refuse(self) -> None:
         was_full = self.is_full
-        self._room.disk_full = self._sentence(space.free)
+        self._room.disk_full = self._sentence(self._left)
         if not was_full:
             _log.error(
                 "disk: messages are refused, because the file system of %s has only %d bytes free, and %s is %d bytes",
                 self._path,
-                space.free,
+                self._left,
                 RESERVE,
                 self.reserve,
             )
@@ -251,7 +256,7 @@ class DiskSpace:
         relief, now = self._relief, asyncio.get_running_loop().time()
         if self._relieving is not None or now < self._settles_until:
             return True
-        if relief is None or relief.progress == self._exhausted_at:
+        if relief is None or (relief.progress == self._exhausted_at and now < self._exhausted_until):
             return False
         missing = max(self._resumes_at, self.reserve + min(self.reserve, RELIEF_BYTES)) - available
         self._relieving = asyncio.create_task(self._free(relief, missing), name="disk relief")
@@ -268,8 +273,9 @@ class DiskSpace:
         finally:
             self._relieving = None
         self.deleted_bytes += freed
+        now = asyncio.get_running_loop().time()
         if freed < missing:
-            self._exhausted_at = progress
+            self._exhausted_at, self._exhausted_until = progress, now + RELIEF_PAUSE_S
         else:
-            self._settles_until = asyncio.get_running_loop().time() + SETTLE_S
+            self._settles_until = now + SETTLE_S
         self._changed.set()

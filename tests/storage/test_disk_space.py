@@ -523,6 +523,29 @@ async def test_messages_are_refused_when_there_is_nothing_more_to_delete() -> No
     assert len(case.helper.asked) == 2
 
 
+async def test_what_could_not_be_deleted_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "RELIEF_PAUSE_S", 0.0)
+    case = Case(has=0)
+    assert not await case.look(FULL)
+    await case.relieved()
+    case.helper.has = PLENTY
+    # Nothing is known to have changed.
+    assert not await case.look()
+    await case.relieved()
+    assert not await case.look()
+    assert len(case.helper.asked) == 2
+
+
+async def test_an_error_counts_what_is_not_written_yet() -> None:
+    case = Case(has=0, unflushed=30 * MIB)
+    case.space._relief = None
+    assert await case.look(RESERVE)
+    assert str(case.room.disk_full).startswith(f"the disk is full: {RESERVE - 30 * MIB} bytes are free, ")
+    assert f"only {RESERVE - 30 * MIB} bytes are free" in str(case.space.summary())
+    assert await case.look(MIB)
+    assert str(case.room.disk_full).startswith("the disk is full: 0 bytes are free, ")
+
+
 async def test_after_the_disk_had_space_again_there_may_be_more_to_delete() -> None:
     case = Case(has=0)
     await case.look(FULL)
