@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from whippet.app.memory_tuning import keep_freed_memory
-from whippet.bench import appends, lookups, opening, packed, reads
+from whippet.bench import appends, checks, lookups, opening, packed, reads
 from whippet.bench.command import AsJson, Given, Measure, Only, Path, Quick, Rounds, Subject
 from whippet.bench.measure import FULL, QUICK, Bench, Scale
 
@@ -27,6 +27,7 @@ MEASURES = (
     Measure("read-tail", reads.from_tail),
     Measure("read-file", reads.from_file),
     Measure("packed", packed.packed),
+    Measure("check", checks.checks),
     Measure("open", opening.opening),
     Measure("lookup", lookups.lookups),
     Measure("memory", opening.resident_memory),

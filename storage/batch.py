@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -44,6 +44,9 @@ _FRAME_LENGTHS = struct.Struct("<II")
 
 # Up to this many messages, a plain loop is faster than numpy.
 _FEW = 12
+
+# Frames up to this length are copied to be hashed.
+_COPIED = 512
 
 _hash = xxhash.xxh3_64_intdigest
 
@@ -201,8 +204,7 @@ def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> 
         return None
     if not _heads_are_good(heads, count, limits):
         return None
-    hashed = map(view.__getitem__, _uniform_slices(count, frame))
-    found = np.fromiter(map(_hash, hashed), dtype="<u8", count=count)
+    found = np.fromiter(map(_hash, _uniform_parts(view, count, frame)), dtype="<u8", count=count)
     return (frame, found.tobytes()) if np.array_equal(found, heads["checksum"]) else None
 
 
@@ -438,7 +440,7 @@ def _seal(batch: bytearray, count: int) -> None:
     frames = frame_positions(batch)
     view = memoryview(batch)
     if isinstance(frames, int) and count > _FEW:
-        found = np.fromiter(map(_hash, map(view.__getitem__, _uniform_slices(count, frames))), "<u8", count)
+        found = np.fromiter(map(_hash, _uniform_parts(view, count, frames)), "<u8", count)
         _frame_heads(view, count, frames)["checksum"] = found
         checksums = found.tobytes()
     else:
@@ -509,6 +511,18 @@ _COUNT = np.arange(1024, dtype=np.uint32)
 
 def _counting(count: int) -> np.ndarray[Any, Any]:
     return _COUNT[:count] if count <= len(_COUNT) else np.arange(count, dtype=np.uint32)
+
+
+def _uniform_parts(view: memoryview, count: int, frame: int) -> Iterable[Readable]:
+    """The part of each frame that is hashed. Copies of small ones are faster to make than views (40 ns, not 70)."""
+    if frame <= _COPIED and count <= 4096:
+        return cast("Iterable[bytes]", _cached_copies(count, frame).unpack_from(view, HEADER_BYTES))
+    return map(view.__getitem__, _uniform_slices(count, frame))
+
+
+@lru_cache(maxsize=64)
+def _cached_copies(count: int, frame: int) -> struct.Struct:
+    return struct.Struct("<" + f"8x{frame - 8}s" * count)
 
 
 def _uniform_slices(count: int, frame: int) -> Sequence[slice]:

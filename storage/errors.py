@@ -23,6 +23,7 @@
     |-- KeyMissing            what is stored is encrypted with a key that is not known, or encryption has no key
     |-- CatalogueError        a catalogue document is missing, unreadable or in the way
     |-- BackupFailed          a data folder could not be copied
+    |-- SurveyFailed          a data folder could not be checked to its end
     |-- RepairRefused         a repair would mix two histories, or another tool has to finish first
     `-- ArchiveError
         |-- ArchiveUnavailable  the archive could not be reached or used; may be tried again
@@ -214,6 +215,10 @@ class ArchiveConflict(ArchiveError):
 
 class ArchiveDamaged(ArchiveError):
     """An object is missing, or its content is not what was recorded."""
+
+
+class SurveyFailed(StorageError):
+    """A data folder could not be checked to its end."""
 
 
 class RepairRefused(StorageError):

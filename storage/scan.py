@@ -28,7 +28,7 @@ from whippet.storage.files import Files, read_fully
 from whippet.storage.index import Index
 from whippet.storage.segment import Damage
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 
 _ZEROS = batches.NO_BYTES_RESERVED
 _NOT_ZERO = re.compile(rb"[^\0]")
@@ -56,12 +56,17 @@ class Window:
         self._handle = handle
         self._position = 0
         self._piece = memoryview(b"")
+        self._unit = 1
+        """The length of the last long view: most batches are as long as the one before, so whole ones are read."""
 
     def view(self, position: int, length: int) -> memoryview:
         """The bytes at a position; fewer than requested only at the end of the file."""
         start = position - self._position
         if start < 0 or start + length > len(self._piece):
-            wanted = min(max(length, CHUNK_BYTES), max(self.size - position, 0))
+            if length > batches.HEADER_BYTES:
+                self._unit = min(length, CHUNK_BYTES)
+            wanted = max(length, CHUNK_BYTES - CHUNK_BYTES % self._unit)
+            wanted = min(wanted, max(self.size - position, 0))
             self._piece = memoryview(read_fully(self._files, self._handle, wanted, position))
             self._position, start = position, 0
         return self._piece[start : start + length]

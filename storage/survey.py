@@ -5,7 +5,11 @@ For `whippet check`. It changes nothing: what opening the folder would cut off o
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,12 +17,16 @@ from whippet.storage import document_check, partition_check
 from whippet.storage.data_folder import locked_offline, read_identity
 from whippet.storage.document_check import CheckedDocuments, Names, numbered
 from whippet.storage.encryption import Keyring, Seal
+from whippet.storage.errors import SurveyFailed
 from whippet.storage.files import Files
 from whippet.storage.index import Index
 from whippet.storage.layout import FORMAT_FILE, Layout, PartitionId
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition_check import CheckedPartition, Seals
 from whippet.storage.segment import Damage
+
+TOGETHER_BYTES_MIN = 256 << 20
+"""A smaller folder is checked in one process, before others would have started."""
 
 
 class Surveyed(msgspec.Struct, frozen=True):
@@ -59,16 +67,59 @@ def survey(options: StoreOptions, files: Files | None = None) -> Iterator[Survey
             yield found
 
 
-def survey_all(options: StoreOptions, files: Files | None = None) -> Iterator[Surveyed | SurveyedDocuments]:
-    """The same, and at the end one value about all documents."""
+def survey_all(
+    options: StoreOptions, files: Files | None = None, *, processes: int = 1
+) -> Iterator[Surveyed | SurveyedDocuments]:
+    """The same, and at the end one value about all documents. With more than one process, as many partitions are
+    checked at the same time: checksums of small messages take longer than reading them."""
     files = files or Files()
     with locked_offline(options, files) as layout:
         seals = SealsOf(options.keyring, read_identity(files, layout.below(FORMAT_FILE)).id)
         documents = document_check.check(files, layout, seals.documents)
-        for place in places_in(files, layout):
-            checked = partition_check.check(files, layout.partition(place), place.partition, seals.of(place))
-            yield _surveyed(place, checked, documents)
+        run = _Run(files, layout, seals, documents)
+        places = places_in(files, layout)
+        if processes > 1 and len(places) > 1 and _log_bytes(files, layout, places) >= TOGETHER_BYTES_MIN:
+            yield from _together(run, places, min(processes, len(places)))
+        else:
+            yield from map(run.check, places)
         yield SurveyedDocuments(documents.count, [found.damage for found in documents.found])
+
+
+class _Run(NamedTuple):
+    """What it takes to check any partition."""
+
+    files: Files
+    layout: Layout
+    seals: SealsOf
+    documents: CheckedDocuments
+
+    def check(self, place: PartitionId) -> Surveyed:
+        folder = self.layout.partition(place)
+        checked = partition_check.check(self.files, folder, place.partition, self.seals.of(place))
+        return _surveyed(place, checked, self.documents)
+
+
+_run_of_process: list[_Run] = []
+
+
+def _together(run: _Run, places: list[PartitionId], processes: int) -> Iterator[Surveyed]:
+    """A forked process has the run, with the keys, without a copy of it being sent."""
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, forked, initializer=_run_of_process.append, initargs=(run,)) as pool:
+        try:
+            yield from pool.map(_check_in_process, places)
+        except BrokenProcessPool as error:
+            raise SurveyFailed("a process that checks partitions has ended early; is the memory full?") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _log_bytes(files: Files, layout: Layout, places: list[PartitionId]) -> int:
+    return sum(item.size for place in places for item in files.list(layout.partition(place)))
+
+
+def _check_in_process(place: PartitionId) -> Surveyed:
+    return _run_of_process[0].check(place)
 
 
 class SealsOf:

@@ -45,6 +45,8 @@ def run(
             found.append(one)
             if not as_json:
                 _show(one)
+                # This is the progress, also in a pipe.
+                sys.stdout.flush()
         is_archive = archive or archiving.is_archive(options.path)
         if not is_archive and (awaited := archiving.awaited(options)):
             print(f"{awaited} more partitions are still only in the archive of this folder", file=sys.stderr)
@@ -74,7 +76,7 @@ def _survey(
         return archiving.survey(configured)
     if archiving.is_archive(options.path):
         return archiving.survey(ArchiveOptions(kind="disk", path=options.path))
-    return survey_all(options)
+    return survey_all(options, processes=os.cpu_count() or 1)
 
 
 def _show(found: Surveyed | SurveyedDocuments) -> None:

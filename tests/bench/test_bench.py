@@ -9,7 +9,7 @@ import pytest
 from tests.bench.support.command import bench, measured
 from whippet.app.cli.main import main
 
-FIGURES = {"storage": 26, "archive": 12, "tcp": 45, "http": 19, "ws": 15, "quic": 11}
+FIGURES = {"storage": 30, "archive": 12, "tcp": 45, "http": 19, "ws": 15, "quic": 11}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
 
 
@@ -26,10 +26,14 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
     [
         (
             "storage",
-            ["read-tail", "memory"],
+            ["read-tail", "check", "memory"],
             [
                 "read 1,000 x 1 KB from the tail, 8 in flight",
                 "read 1,000 x 1 KB from the tail, 1 in flight",
+                "check 1,000 x 1 KB of JSON, plain",
+                "check 1,000 x 1 KB of JSON, plain, one process",
+                "check 1,000 x 1 KB of JSON, AES-256-GCM",
+                "check 1,000 x 1 KB of JSON, zstd and AES",
                 "resident memory, most",
                 "resident memory, now",
             ],

@@ -192,17 +192,21 @@ def test_damage_to_the_last_of_very_many_messages_is_located(count: int, make: C
     assert fault_of(whole) == (BatchFault.FRAME_CHECKSUM, count - 1)
 
 
+@pytest.mark.parametrize("payload", [3, 600])
 @pytest.mark.parametrize(("count", "is_kept"), [(4096, True), (4097, False)])
 def test_the_positions_of_frames_are_kept_for_batches_of_one_shape_unless_they_are_huge(
-    count: int, is_kept: bool
+    count: int, is_kept: bool, payload: int
 ) -> None:
     """Otherwise a few clients that send huge batches of many shapes would take hundreds of megabytes for good."""
-    batches._cached_slices.cache_clear()
-    whole = sized(count, 3)
+    is_small = payload + batches.FRAME_BYTES <= batches._COPIED
+    kept = batches._cached_copies if is_small else batches._cached_slices
+    kept.cache_clear()
+    whole = sized(count, payload)
+    kept.cache_clear()
     check(whole)
-    assert batches._cached_slices.cache_info().currsize == is_kept
+    assert kept.cache_info().currsize == is_kept
     check(whole)
-    assert (batches._cached_slices.cache_info().hits > 0) == is_kept
+    assert (kept.cache_info().hits > 0) == is_kept
 
 
 def test_messages_without_an_id_get_different_uuids_of_version_4() -> None:

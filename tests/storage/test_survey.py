@@ -9,12 +9,12 @@ import pytest
 
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.world import opened, sized, with_topic
-from whippet.storage.errors import StoreLocked
+from whippet.storage.errors import StoreLocked, SurveyFailed
 from whippet.storage.layout import PartitionId
 from whippet.storage.options import StoreOptions
 from whippet.storage.producers import Producer
 from whippet.storage.segment import Damage
-from whippet.storage.survey import Surveyed, survey
+from whippet.storage.survey import Surveyed, survey, survey_all
 
 BATCH = sized(2, 100)
 """Four of them fill a segment."""
@@ -134,5 +134,25 @@ async def test_a_folder_is_refused_while_a_server_has_it_open_and_kept_from_serv
         async with opened(tmp_path):
             raise AssertionError
     looking.close()  # type: ignore[attr-defined]
+    async with opened(tmp_path):
+        pass
+
+
+async def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = await filled(tmp_path)
+    (folder / "00000000000000000008.log").write_bytes(b"damaged")
+    monkeypatch.setattr("whippet.storage.survey.TOGETHER_BYTES_MIN", 0)
+    options = StoreOptions(path=str(tmp_path))
+    assert list(survey_all(options, processes=2)) == list(survey_all(options))
+    assert [bool(found.damage) for found in survey_all(options, processes=2)] == [False, True, False]
+
+
+async def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await filled(tmp_path)
+    monkeypatch.setattr("whippet.storage.survey.TOGETHER_BYTES_MIN", 0)
+    monkeypatch.setattr("whippet.storage.partition_check.check", lambda *_: os._exit(1))
+    with pytest.raises(SurveyFailed, match="has ended early"):
+        list(survey_all(StoreOptions(path=str(tmp_path)), processes=2))
+    monkeypatch.undo()
     async with opened(tmp_path):
         pass
