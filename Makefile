@@ -135,7 +135,7 @@ autobahn: setup  ## Autobahn's test suite for WebSocket, run by Python 2: make a
 	test -d $(VENV)/autobahn || { $(PYTHON2) -m pip install --quiet --target $(VENV)/autobahn autobahntestsuite==0.8.2 && touch $(VENV)/autobahn/zope/__init__.py; }
 	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
 
-suites: setup  ## run the tests that the official clients publish: make suites K="python go"
+suites: setup  ## run the tests of the official clients, and archives in other services: make suites K="python archives"
 	$(BIN)/python -m tests.suites.run $(K)
 
 spark-zip: setup  ## build the data source for spark-submit --py-files: dist/whippet-spark.zip

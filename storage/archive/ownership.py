@@ -101,7 +101,7 @@ def claim(
     if expected is None:
         # The first version of an archive has no older one with which the conditions could be tried.
         expected, claimed = version, msgspec.structs.replace(claimed, claimed_at=claimed.claimed_at + 1)
-        version = objects.replace(OWNER, encode(claimed), expected)
+        version = _replace_again(objects, claimed, expected)
     _require_conditions(objects, claimed, expected)
     _keep(files, layout, objects.location, Known(mine))
     return Ownership(claimed, version)
@@ -118,6 +118,19 @@ def _check(location: str, owner: Owner, store: str, known: Known) -> None:
             f"{location} was continued by another copy of this data folder since this one used it last, so nothing is "
             "written to it. If this copy is the one to continue with, choose another prefix or folder for its archive"
         )
+
+
+def _replace_again(objects: Objects, claimed: Owner, expected: Version) -> Version:
+    try:
+        return objects.replace(OWNER, encode(claimed), expected)
+    except ArchiveConflict as error:
+        found = objects.get(OWNER)
+        if found is None or found.version != expected:
+            raise ArchiveConflict(f"{objects.location}: another server has just claimed this archive") from error
+        raise ArchiveUnavailable(
+            f"{objects.location}: the service does not replace an object although it is the version that was expected "
+            "(If-Match), so nothing can be archived there"
+        ) from error
 
 
 def _require_conditions(objects: Objects, claimed: Owner, replaced: Version) -> None:

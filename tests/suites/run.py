@@ -1,4 +1,5 @@
-"""`make suites`: runs the tests that the official clients publish against this gateway.
+"""`make suites`: runs the tests that the official clients publish against this gateway, and our own of archives against
+object stores.
 
 Each suite is downloaded from the registry of its language to a temporary folder. It is skipped with one line if the
 language is missing or the registry has no tests. docs/compatibility.md has the counts.

@@ -123,6 +123,19 @@ def test_a_service_that_ignores_only_the_version_is_refused_by_the_first_claim(t
         folder.claim(Creates(str(tmp_path / "archive"), Files()))
 
 
+def test_a_service_that_understands_no_version_is_refused_by_the_first_claim(tmp_path: Path, folder: Folder) -> None:
+    """Ceph 16 takes the quotes around a tag for a part of it."""
+
+    class Creates(LocalObjects):
+        def replace(self, name: str, content: bytes, expected: Version | None) -> Version:
+            if expected is not None:
+                raise ArchiveConflict("it is another version")
+            return super().replace(name, content, expected)
+
+    with pytest.raises(ArchiveUnavailable, match="although it is the version"):
+        folder.claim(Creates(str(tmp_path / "archive"), Files()))
+
+
 def test_claims_that_cannot_be_decoded_are_no_claims(archive: Flaky, folder: Folder) -> None:
     folder.claim(archive)
     (folder.path / CLAIMS_FILE).write_bytes(b"{")
