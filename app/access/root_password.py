@@ -14,13 +14,15 @@ import msgspec
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.users import ROOT, UserDocument, check_password, encoded, with_sessions_ended
 from whippet.app.model.identity import UserStatus
-from whippet.storage.data_folder import locked_offline
+from whippet.storage import sealed_documents
+from whippet.storage.data_folder import locked_offline, read_identity
 from whippet.storage.document_checksums import with_checksum
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.files import Files, read_all, write_beside
-from whippet.storage.layout import USERS_FOLDER
+from whippet.storage.layout import FORMAT_FILE, USERS_FOLDER
 from whippet.storage.options import StoreOptions
+from whippet.storage.survey import SealsOf
 
 
 def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
@@ -29,11 +31,17 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
     check_password(password)
     files = Files()
     with locked_offline(options, files) as layout:
-        path = f"{layout.below(USERS_FOLDER)}/{ROOT}.json"
+        name = f"{USERS_FOLDER}/{ROOT}.json"
+        path = layout.below(name)
+        identity = read_identity(files, layout.below(FORMAT_FILE))
+        seal = SealsOf(options.keyring, identity.id).documents
+        # FORMAT names every key that is in use. A start with a new one adds it, and encrypts what is not.
+        encrypts = options.keyring is not None and options.keyring.active_id.hex() in identity.keys
         if not files.exists(path):
             raise CatalogueError(f"{path} is missing: the next start of the server creates a root user")
         try:
-            document = msgspec.json.decode(read_all(files, path), type=UserDocument)
+            content, _ = sealed_documents.opened(read_all(files, path), name, seal)
+            document = msgspec.json.decode(content, type=UserDocument)
         except NOT_UNDERSTOOD as error:
             raise CatalogueError(
                 f"{path} cannot be understood ({error}): move it away, and the next start creates a new root user"
@@ -44,7 +52,8 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
             password_hash=asyncio.run(Passwords().hash(password)),
             status=UserStatus.ACTIVE,
         )
-        _replace(files, path, with_checksum(encoded(changed)))
+        stored = sealed_documents.sealed(encoded(changed), name, seal if encrypts else None)
+        _replace(files, path, with_checksum(stored))
     return document.username
 
 

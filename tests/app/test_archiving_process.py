@@ -229,6 +229,38 @@ def test_restore_makes_a_folder_that_check_finds_sound(tmp_path: Path) -> None:
     assert "names, options, users and tokens are those of " in output
 
 
+def test_a_folder_that_rots_after_a_kill_is_repaired_and_serves_everything(tmp_path: Path) -> None:
+    chosen = settings(
+        tmp_path,
+        IGGY_SYSTEM_ENCRYPTION_ENABLED="true",
+        IGGY_SYSTEM_ENCRYPTION_KEY=base64.b64encode(bytes(range(32))).decode(),
+    )
+    payloads = [numbered(number) for number in range(20)]
+    with starting(tmp_path / "data") as start:
+        with Client(server := start(**chosen)) as client:
+            client.create_topic(compression_algorithm="zstd").raise_for_status()
+            for payload in payloads:
+                client.send(payload)
+            client.until_archived()
+        server.signal(signal.SIGKILL)
+        server.end()
+        for path in (tmp_path / "data/streams").rglob("*"):
+            if path.suffix in (".log", ".json"):
+                content = bytearray(path.read_bytes())
+                for position in range(9, len(content), 611):
+                    content[position] ^= 4
+                path.write_bytes(content)
+        code, output = whippet(tmp_path, "check", **chosen)
+        assert (code, "stream.json" in output, ".log" in output) == (1, True, True), output
+        code, output = whippet(tmp_path, "repair", **chosen)
+        assert (code, ", 0 not" in output) == (0, True), output
+        code, output = whippet(tmp_path, "check", **chosen)
+        assert (code, "0 of them damaged" in output) == (0, True), output
+        with Client(start(**chosen)) as client:
+            assert [message["payload"] for message in client.poll()] == payloads
+            assert client.problems() == []
+
+
 def test_backup_copies_the_folder_of_a_running_server(tmp_path: Path) -> None:
     with starting(tmp_path / "data") as start, Client(start(**ROOT)) as client:
         client.create_topic().raise_for_status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import sys
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from tests.app.access.support.world import HOME, ROOT, refusal, world
+from tests.storage.support.ways import KEY
 from tests.storage.support.world import opened
 from tests.support.running import run
 from whippet.app.access.users import Users
 from whippet.app.cli.main import main
 from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code
+from whippet.storage.encryption import Keyring
 from whippet.storage.files import Files
 
 INACTIVE = UserStatus.INACTIVE
@@ -223,3 +226,34 @@ def test_the_new_document_is_synced_in_its_place(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(Files, "sync_folder", synced)
     assert reset(monkeypatch, folder, given="the new one\n") == 0
     assert done == ["renamed to 0.json", "synced users"]
+
+
+def test_the_root_user_of_an_encrypted_folder_stays_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make() -> None:
+        async with opened(tmp_path / "data", keyring=Keyring([], KEY)) as store:
+            users = await Users.open(store, ROOT, False, store.clock)
+            await users.save_root()
+            users.close()
+
+    run(make())
+    path = tmp_path / "data/users/0.json"
+    assert reset(monkeypatch, tmp_path / "data", given="the new one\n") == 2
+    assert "is encrypted with the key" in capsys.readouterr().err
+    monkeypatch.setenv("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true")
+    monkeypatch.setenv("IGGY_SYSTEM_ENCRYPTION_KEY", base64.b64encode(KEY).decode())
+    before = path.read_bytes()
+    assert reset(monkeypatch, tmp_path / "data", given="the new one\n") == 0
+    assert path.read_bytes() != before
+    assert b"argon2" not in path.read_bytes()
+
+    async def log_in_again() -> Any:
+        async with opened(tmp_path / "data", keyring=Keyring([], KEY)) as store:
+            users = await Users.open(store, ROOT, False, store.clock)
+            try:
+                return await refusal(users.log_in("root", "the new one", HOME))
+            finally:
+                users.close()
+
+    assert run(log_in_again()) is None
