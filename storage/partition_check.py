@@ -45,6 +45,7 @@ class Part(enum.Enum):
     HISTORY = "history"
     DOCUMENT = "document"
     FOLDER = "folder"
+    OBJECT = "object of the archive"
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -39,7 +39,8 @@ from whippet.storage.survey import SealsOf, places_in
 
 
 class Repair:
-    """One run. `trusts_archive` also replaces what is intact, but differs from the archive."""
+    """One run. `trusts_archive` also replaces what is intact, but differs from the archive; `uploads` also repairs the
+    archive from the folder."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Repair:
         *,
         dry_run: bool = False,
         trusts_archive: bool = False,
+        uploads: bool = False,
     ) -> None:
         self._options = options
         self._files = files
@@ -56,6 +58,7 @@ class Repair:
         self._source = source
         self._dry_run = dry_run
         self._trusts_archive = trusts_archive
+        self._uploads = uploads
         self._others: list[Finding] = []
         self._notes: list[str] = []
 
@@ -247,6 +250,10 @@ class Repair:
             trusts_archive=self._trusts_archive,
         )
         run.run()
+        incarnation = documents.incarnations.get(place)
+        if self._uploads and self._source is not None and incarnation is not None:
+            folder = self._layout.partition(place)
+            run.findings += self._source.upload_again(place, incarnation, self._files, folder, dry_run=self._dry_run)
         names: Names = documents.names_of(place)
         if run.findings or run.notes:
             yield Outcome(place, names.stream, names.topic, run.findings, sorted(set(run.notes)))

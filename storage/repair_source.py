@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
+from whippet.storage.files import Files
 from whippet.storage.index import Index
 from whippet.storage.layout import PartitionId
 from whippet.storage.partition_check import Part
@@ -92,9 +93,7 @@ class Source(Protocol):
     def histories(self, place: PartitionId, incarnation: int, *, older: bool) -> list[ArchivedPartition]:
         """The history that goes on, or those that were set aside, newest first."""
 
-
-class Kept(NamedTuple):
-    """A change of a log, for the report."""
-
-    what: str
-    kept_in: tuple[str, ...]
+    def upload_again(
+        self, place: PartitionId, incarnation: int, files: Files, folder: str, *, dry_run: bool
+    ) -> list[Finding]:
+        """Uploads objects of a partition that are damaged, where the data folder has what they should have."""

@@ -49,6 +49,10 @@ def run(
             help="also replace what is intact but differs from the archive, such as the log of another topic",
         ),
     ] = False,
+    upload: Annotated[
+        bool,
+        typer.Option("--upload", help="also upload damaged objects of the archive again, if the data folder has them"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON list with everything that was found")] = False,
 ) -> int:
     """Exit code 0: nothing is damaged, or not any more; 1: something could not be repaired; 2: nothing was done."""
@@ -57,11 +61,11 @@ def run(
         options = keys_if_known(store_options(config), config)
         if path:
             options = msgspec.structs.replace(options, path=path)
-        source = _source(archive, no_archive, trust_archive, config)
+        source = _source(archive, no_archive, trust_archive or upload, config)
         if not as_json:
             _show_source(source)
         repair = Repair(
-            options, Files(), source, dry_run=dry_run, trusts_archive=trust_archive
+            options, Files(), source, dry_run=dry_run, trusts_archive=trust_archive, uploads=upload
         )  # fmt: skip
         outcomes = []
         for outcome in repair.run():
@@ -84,8 +88,8 @@ def run(
     return LEFT if lost else SOUND
 
 
-def _source(archive: str | None, no_archive: bool, trust_archive: bool, config: Config) -> Source | None:
-    if no_archive and (archive or trust_archive):
+def _source(archive: str | None, no_archive: bool, needs_archive: bool, config: Config) -> Source | None:
+    if no_archive and (archive or needs_archive):
         raise ConfigError("give either an archive or --no-archive")
     if archive:
         if not archiving.is_archive(archive):

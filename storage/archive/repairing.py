@@ -1,4 +1,4 @@
-"""What an archive has for the repair of a data folder (repair.py). Only reads.
+"""What an archive has for the repair of a data folder (repair.py). It only reads, except for `upload_again`.
 
 Nothing of an object is used because a manifest says so: of a log, only batches whose own checksums are right count.
 """
@@ -30,11 +30,13 @@ from whippet.storage.archive.documents import (
 from whippet.storage.archive.objects import Objects
 from whippet.storage.archive.partition_archive import by_segment
 from whippet.storage.archive.restoring import created_at, given_out_since
+from whippet.storage.archive.reuploading import Reuploading
 from whippet.storage.document_checksums import with_checksum
 from whippet.storage.errors import ArchiveDamaged, RestoreRefused
+from whippet.storage.files import Files
 from whippet.storage.index import Index
 from whippet.storage.layout import FORMAT_FILE, STREAM_FILE, TOKENS_FOLDER, TOPIC_FILE, USERS_FOLDER, PartitionId
-from whippet.storage.repair_source import ArchivedPartition, ArchivedSegment
+from whippet.storage.repair_source import ArchivedPartition, ArchivedSegment, Finding
 
 
 class ArchiveSource:
@@ -66,6 +68,14 @@ class ArchiveSource:
             for manifest in manifests
             if manifest is not None and manifest.incarnation == incarnation
         ]
+
+    def upload_again(
+        self, place: PartitionId, incarnation: int, files: Files, folder: str, *, dry_run: bool
+    ) -> list[Finding]:
+        manifest = self._document(manifest_name(place), Manifest)
+        if manifest is None or manifest.incarnation != incarnation:
+            return []
+        return list(Reuploading(self._objects, place, manifest, files, folder, dry_run=dry_run).run())
 
     def _set_aside(self, place: PartitionId) -> list[str]:
         folder = partition_folder(place)

@@ -558,6 +558,34 @@ async def test_a_history_that_was_purged_is_not_brought_back(tmp_path: Path) -> 
         assert await everything(next(iter(store.partitions_of(0, 0)))) == [b"after the purge"]
 
 
+async def test_damaged_objects_of_the_archive_are_uploaded_again(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path, "zstd, encrypted")
+    objects = [path for path in (tmp_path / "archive/streams").rglob("*") if path.is_file() and path.suffix != ".json"]
+    before = {path: path.read_bytes() for path in objects}
+    for number, path in enumerate(objects):
+        if number % 2:
+            path.unlink()
+        else:
+            path.write_bytes(flipped(before[path], len(before[path]) // 2, 1))
+    assert all(each.repaired for each in findings(folder.repair(uploads=True, dry_run=True)))
+    assert not any(path.exists() for path in objects[1::2])
+    outcomes = findings(folder.repair(uploads=True))
+    assert {each.damage.file for each in outcomes} == {str(path) for path in objects}
+    assert all(each.repaired for each in outcomes), outcomes
+    assert {path: path.read_bytes() for path in objects} == before
+    assert (folder.files(), findings(folder.repair(uploads=True))) == (folder.before, [])
+
+
+async def test_an_object_is_not_uploaded_from_a_log_that_is_damaged_too(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    log = folder.logs()[0]
+    (copied,) = (tmp_path / "archive" / PARTITION).glob(f"{log.stem}.0-*.log")
+    for path in (log, copied):
+        path.write_bytes(flipped(path.read_bytes(), 300, 1))
+    found = {each.damage.file: each.repaired for each in findings(folder.repair(uploads=True))}
+    assert found == {str(log): False, str(copied): False}
+
+
 # ------------------------------------------------------------------------------------------------------ without archive
 
 
