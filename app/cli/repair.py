@@ -76,7 +76,7 @@ def run(
         print(f"whippet: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:
-        print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"whippet: {error.filename or path or 'the data folder'}: {error.strerror}", file=sys.stderr)
         return REFUSED
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     lost = sum(not finding.repaired for finding in findings)

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from tests.storage.support.world import opened, texts
 from tests.support.sizes import sized
 from whippet.storage import producer_file
 from whippet.storage.errors import RepairRefused, StoreLocked, UnsupportedFormat
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition_check import Part
@@ -307,6 +307,27 @@ async def test_a_repair_that_is_killed_at_any_step_loses_nothing_and_can_be_repe
         folder.reset()
         steps += 1
     assert steps > 2
+
+
+class Full(Files):
+    """A disk without room."""
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+async def test_on_a_full_disk_nothing_changes(tmp_path: Path, damage: Callable[[Mirrored], None]) -> None:
+    folder = await mirrored(tmp_path)
+    damage(folder)
+    before = folder.files()
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        folder.repair(Full())
+    after = folder.files()
+    assert {name: after.get(name) for name in before} == before
+    assert all(not content for name, content in after.items() if name not in before)
+    assert all(each.repaired for each in findings(folder.repair()))
+    assert folder.damage() == []
 
 
 async def test_a_folder_that_a_server_has_open_is_refused(tmp_path: Path) -> None:
