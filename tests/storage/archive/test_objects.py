@@ -15,6 +15,7 @@ from tests.storage.archive.support.archives import archived, restore
 from tests.storage.archive.support.buckets import Bucket, Fault, bucket
 from tests.storage.support.world import opened, sized, with_topic
 from tests.support.running import HANGS_S
+from tests.support.sizes import mostly_long
 from whippet.storage.archive.objects import PART_BYTES, Objects, open_objects
 from whippet.storage.errors import ArchiveConflict, ArchiveError, ArchiveUnavailable
 from whippet.storage.files import Files
@@ -287,7 +288,7 @@ def expiring(fault: Fault, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", list(FAULTS))
-@pytest.mark.parametrize("number", [2, 3, 5])
+@pytest.mark.parametrize("number", mostly_long([2, 3, 5], usual={3}))
 async def test_a_bucket_that_fails_in_any_way_is_complete_once_it_works(
     service: Bucket, fault: Fault, prefix: str, tmp_path: Path, name: str, number: int
 ) -> None:
