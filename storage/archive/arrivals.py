@@ -21,7 +21,7 @@ from whippet.storage.archive.blobs import content_of
 from whippet.storage.archive.documents import Manifest, partition_folder, plain
 from whippet.storage.archive.histories import HistoryDocument, PartitionHistory
 from whippet.storage.document_checksums import with_checksum
-from whippet.storage.errors import ArchiveConflict, PartitionFailed, StorageError
+from whippet.storage.errors import ArchiveConflict, PartitionClosed, PartitionFailed, StorageError
 from whippet.storage.files import Files, make_folders, write_all
 from whippet.storage.layout import (
     HISTORY_FILE,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from whippet.storage.archive.histories import Histories
     from whippet.storage.archive.objects import Objects
     from whippet.storage.archive.partition_archive import PartitionArchive
+    from whippet.storage.partition import Partition
     from whippet.storage.store import Store
     from whippet.storage.takeover import Coming, Ends
 
@@ -84,7 +85,7 @@ class Arrivals:
                 coming = self._store.partitions[place].coming
                 assert coming is not None
                 history = PartitionHistory(place, self._histories, ends.first) if ends.first < ends.end else None
-                coming.by(_Arrival(self, place), history)
+                coming.by(_Arrival(self, self._store.partitions[place]), history)
 
     def start(self) -> None:
         if self._store.awaited:
@@ -100,11 +101,12 @@ class Arrivals:
             await asyncio.wait(list(self._tasks.values()))
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
-    def begin(self, place: PartitionId) -> asyncio.Task[bool]:
+    def begin(self, partition: Partition) -> asyncio.Task[bool]:
         """The task returns whether the partition has come."""
+        place = partition.place
         task = self._tasks.get(place)
         if task is None:
-            task = self._tasks[place] = asyncio.create_task(self._bring(place), name=f"arrival of {place}")
+            task = self._tasks[place] = asyncio.create_task(self._bring(partition), name=f"arrival of {place}")
             task.add_done_callback(lambda _: self._tasks.pop(place, None))
         return task
 
@@ -135,7 +137,7 @@ class Arrivals:
                 if failed:
                     return
                 partition = self._store.partitions.get(place)
-                if partition is not None and partition.coming is not None and not await self.begin(place):
+                if partition is not None and partition.coming is not None and not await self.begin(partition):
                     failed = True
 
         await asyncio.gather(*(work() for _ in range(TOGETHER)))
@@ -148,11 +150,12 @@ class Arrivals:
         self._store.awaited.clear()
         return True
 
-    async def _bring(self, place: PartitionId) -> bool:
-        coming = self._store.partitions[place].coming
-        assert coming is not None
+    async def _bring(self, partition: Partition) -> bool:
+        place, coming = partition.place, partition.coming
+        if coming is None:
+            return True
         try:
-            await self._fetch(place, coming)
+            await self._fetch(partition, coming)
         except Exception as error:  # noqa: BLE001 -- whoever waits gets it; it is logged here if it is a defect
             failure = error if isinstance(error, StorageError) else PartitionFailed(f"{place}: {error}")
             if not isinstance(error, StorageError | OSError):
@@ -165,7 +168,10 @@ class Arrivals:
             return False
         return True
 
-    async def _fetch(self, place: PartitionId, coming: Coming) -> None:
+    async def _fetch(self, partition: Partition, coming: Coming) -> None:
+        place = partition.place
+        if self._store.partitions.get(place) is not partition:
+            raise PartitionClosed(f"{place}: it was removed")
         if self.stopped:
             raise PartitionFailed(f"{place}: the server is stopping")
         objects, archive = await self._archive_of(place)
@@ -179,19 +185,21 @@ class Arrivals:
         has_history = first is not None and first < opened.log.segments[0].start_offset
         history = PartitionHistory(place, self._histories, first or 0) if has_history else None
         coming.arrive(opened, history, last_timestamp)
+        # The topic may have been changed meanwhile.
+        partition.compress(self._store.opener.compression_of(place))
 
 
 class _Arrival(NamedTuple):
     """The way of one partition (takeover.Arrival)."""
 
     arrivals: Arrivals
-    place: PartitionId
+    partition: Partition
 
     def begin(self) -> None:
-        self.arrivals.begin(self.place)
+        self.arrivals.begin(self.partition)
 
     async def give_up(self) -> None:
-        await self.arrivals.give_up(self.place)
+        await self.arrivals.give_up(self.partition.place)
 
 
 class _Making:

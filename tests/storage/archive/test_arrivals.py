@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import patch
@@ -26,6 +27,7 @@ from whippet.storage.errors import (
     PartitionFailed,
     ReadFailed,
     UnsupportedFormat,
+    WriteFailed,
 )
 from whippet.storage.files import Files
 from whippet.storage.layout import TAKEOVER_FILE, Layout, PartitionId
@@ -207,6 +209,36 @@ async def test_a_topic_whose_partitions_have_not_come_can_be_removed_and_created
         assert await archiver.arrivals.bring_all()
         again = store.partitions[PartitionId(0, 0, 0)]
         assert (again.appended, again.coming) == (0, None)
+
+
+async def test_a_topic_can_be_removed_while_its_partitions_are_on_their_way(tmp_path: Path) -> None:
+    await lose(tmp_path)
+    take_over(tmp_path)
+    archive = Flaky(tmp_path / "archive")
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(_: str) -> None:
+        begun.set()
+        go.wait()
+
+    async with successor(tmp_path, archive) as (store, _):
+        first, second, _ = await with_topic(store, partitions=PARTITIONS)
+        archive.before = hold
+        reading = asyncio.ensure_future(first.read(0, 4))
+        await asyncio.to_thread(begun.wait)
+        removing = asyncio.ensure_future(store.remove_topic(0, 0))
+        await asyncio.sleep(0)
+        too_late = asyncio.ensure_future(second.read(0, 4))
+        await asyncio.sleep(0)
+        go.set()
+        await removing
+        for each in (reading, too_late):
+            with contextlib.suppress(PartitionClosed, WriteFailed, ReadFailed):
+                await each
+        assert not store.partitions
+    async with opened(tmp_path / "restored") as store:
+        assert store.problems == []
+        assert not store.streams[0].topics
 
 
 async def test_nothing_is_deleted_by_age_before_it_has_come(tmp_path: Path) -> None:
