@@ -46,6 +46,7 @@ def test_the_store_has_limits_and_a_durability_level_by_default() -> None:
         "consumer_offsets_max": 4096,
         "producers_max": 1000,
         "producer_answers_max": 16,
+        "disk_reserve": 0,
         "write_retry_s": 1.0,
         "archive": None,
     }
