@@ -185,7 +185,17 @@ class Restoring:
         if self._downloads:
             last = self._taken(ROUND, Round, self._renewed)
             given_out = self._given_out(before, last, catalogue)
-            self._on_threads(lambda place: self._restore_partition(place, given_out), places)
+            incarnations = {
+                (stream.document.id, topic.document.id): topic.document.incarnation
+                for stream in catalogue.streams
+                for topic in stream.topics
+            }
+
+            def restore(place: PartitionId) -> None:
+                incarnation = incarnations[place.stream, place.topic](place.partition)
+                self._restore_partition(place, incarnation, given_out)
+
+            self._on_threads(restore, places)
         else:
             last = self._taken(ROUND, Round, lambda last: self._listed(before, last, catalogue, own))
         # The round may be of an earlier claim: since then, nothing is certain to be archived.
@@ -303,12 +313,13 @@ class Restoring:
                 for group in topic.groups:
                     catalog.write_group(stream.document.id, topic.document.id, group)
 
-    def _restore_partition(self, place: PartitionId, given_out: int) -> None:
+    def _restore_partition(self, place: PartitionId, incarnation: int, given_out: int) -> None:
         folder = self._layout.partition(place)
         make_folders(self._files, folder)
         manifest = self._manifest(place)
-        if manifest is None:
-            self._write(log_file(folder, 0), b"")
+        if manifest is None or manifest.incarnation != incarnation:
+            # Nothing of it was archived. What there may be is of a partition that had its place before it.
+            self._write(log_file(folder, given_out), b"")
             return
         segments = by_segment(manifest.pieces)
         self._remove_strays(folder, {log_file(folder, start) for start in segments})

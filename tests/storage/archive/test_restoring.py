@@ -18,7 +18,7 @@ from tests.support.clocks import NOON
 from whippet.storage.archive.checking import survey as check_archive
 from whippet.storage.archive.restoring import MARKER, MESSAGES_PER_SECOND_MAX
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
-from whippet.storage.errors import ArchiveDamaged, RestoreRefused
+from whippet.storage.errors import ArchiveDamaged, ArchiveUnavailable, RestoreRefused
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
 from whippet.storage.options import StoreOptions
@@ -109,6 +109,37 @@ async def test_offsets_that_may_have_been_given_out_are_left_out(tmp_path: Path)
         assert (partition.first_offset, partition.messages_count) == (first, 2)
     (checked,) = survey(StoreOptions(path=str(tmp_path / "restored")))
     assert checked.damage == []
+
+
+@pytest.mark.parametrize("downloads", [True, False])
+async def test_messages_of_a_removed_topic_are_not_those_of_its_successor(tmp_path: Path, downloads: bool) -> None:
+    """The machine is lost after the catalogue was archived and before the partition was."""
+    archive = Flaky(tmp_path / "archive")
+    async with archived(tmp_path, archive) as (store, archiver):
+        (partition,) = await with_topic(store)
+        await fill(partition)
+        assert await archiver.round()
+        await store.remove_topic(0, 0)
+        again = TopicDocument(id=0, name="again", created_at=2, partitions_count=1, incarnations=(9,))
+        await store.create_topic(0, again)
+
+        def lost(operation: str) -> None:
+            if "/partitions/" in operation:
+                raise ArchiveUnavailable(operation)
+
+        archive.before = lost
+        assert not await archiver.round()
+        archive.before = lambda _: None
+        assert (tmp_path / "archive" / "streams/0/topics/0/partitions/0/manifest.json").exists()
+    found = restore(tmp_path, take_over=not downloads, downloads=downloads)
+    assert (found.partitions, found.messages) == (1, 0)
+    if downloads:
+        async with opened(tmp_path / "restored") as store:
+            (partition,) = await with_topic(store)
+            assert store.streams[0].topics[0].document.name == "again"
+            assert (partition.messages_count, partition.appended > 0) == (0, True)
+            await fill(partition, 1)
+            assert offsets(await partition.read(0, 9)) == [partition.appended - 1]
 
 
 async def test_what_was_left_out_stays_so_in_the_next_archive(tmp_path: Path) -> None:
