@@ -100,6 +100,8 @@ docs: setup  ## generate the pages that are made from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
 	$(BIN)/whippet config --toml > deploy/server.toml
 	$(BIN)/python -m whippet.pipelines.docs > docs/pipelines.md
+	$(BIN)/python -m whippet.app.cli.docs > docs/cli.md
+	$(BIN)/python -m whippet.app.cli.docs --schemas > docs/cli.schema.json
 
 openapi: setup  ## generate the OpenAPI document from the table of routes
 	$(BIN)/python -m whippet.transports.http.openapi > openapi/openapi.json

@@ -26,6 +26,7 @@ PAGES = (
     "deploy/README.md",
     "deploy/spark/README.md",
     "docs/archive.md",
+    "docs/cli.md",
     "docs/compatibility.md",
     "docs/durability.md",
     "docs/encryption.md",

@@ -21,6 +21,8 @@ from whippet.app.cli.subcommands import GROUPS, SUBCOMMANDS, Subcommand
 
 __all__ = ["GROUPS", "SUBCOMMANDS", "Subcommand", "main"]
 
+REMOTE = "whippet.app.cli.remote"
+"""The package of the commands that work on a server."""
 DESCRIPTION = """Whippet, a persistent message-streaming gateway compatible with Apache Iggy.
 
 `whippet COMMAND --help` describes a command."""
@@ -113,6 +115,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def command_of(subcommand: Subcommand) -> click.Command:
     """Loads a subcommand: a function, whose parameters typer turns into arguments and options."""
     function = getattr(importlib.import_module(subcommand.module), subcommand.function)
+    if subcommand.module.startswith(REMOTE):
+        function = importlib.import_module(f"{REMOTE}.framework").as_command(function)
     app = typer.Typer(
         add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
     )

@@ -66,13 +66,149 @@ SUBCOMMANDS = (
     Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, next to plain aioquic"),
     Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, next to a bare one"),
     Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, next to Parquet"),
+    Subcommand(("stream", "create"), "whippet.app.cli.remote.streams", "create a stream", "create", ("c",)),
+    Subcommand(("stream", "list"), "whippet.app.cli.remote.streams", "list all streams", "list_all", ("l",)),
+    Subcommand(("stream", "get"), "whippet.app.cli.remote.streams", "show a stream and its topics", "get", ("g",)),
+    Subcommand(("stream", "update"), "whippet.app.cli.remote.streams", "rename a stream", "update", ("u",)),
+    Subcommand(
+        ("stream", "purge"), "whippet.app.cli.remote.streams", "delete all messages of a stream", "purge", ("p",)
+    ),
+    Subcommand(("stream", "delete"), "whippet.app.cli.remote.streams", "delete a stream", "delete", ("d",)),
+    Subcommand(("topic", "create"), "whippet.app.cli.remote.topics", "create a topic", "create", ("c",)),
+    Subcommand(("topic", "list"), "whippet.app.cli.remote.topics", "list the topics of a stream", "list_all", ("l",)),
+    Subcommand(("topic", "get"), "whippet.app.cli.remote.topics", "show a topic and its partitions", "get", ("g",)),
+    Subcommand(
+        ("topic", "update"), "whippet.app.cli.remote.topics", "rename a topic or change its settings", "update", ("u",)
+    ),
+    Subcommand(("topic", "purge"), "whippet.app.cli.remote.topics", "delete all messages of a topic", "purge", ("p",)),
+    Subcommand(("topic", "delete"), "whippet.app.cli.remote.topics", "delete a topic", "delete", ("d",)),
+    Subcommand(
+        ("partition", "create"), "whippet.app.cli.remote.partitions", "add partitions to a topic", "create", ("c",)
+    ),
+    Subcommand(
+        ("partition", "delete"),
+        "whippet.app.cli.remote.partitions",
+        "delete the last partitions of a topic",
+        "delete",
+        ("d",),
+    ),
+    Subcommand(
+        ("segment", "delete"),
+        "whippet.app.cli.remote.partitions",
+        "delete the oldest segments of a partition",
+        "delete_segments",
+        ("d",),
+    ),
+    Subcommand(("message", "send"), "whippet.app.cli.remote.messages", "send messages", "send", ("s",)),
+    Subcommand(("message", "poll"), "whippet.app.cli.remote.messages", "read messages of a partition", "poll", ("p",)),
+    Subcommand(
+        ("message", "flush"), "whippet.app.cli.remote.messages", "write what a partition has in memory", "flush", ("f",)
+    ),
+    Subcommand(
+        ("consumer-group", "create"), "whippet.app.cli.remote.groups", "create a consumer group", "create", ("c",)
+    ),
+    Subcommand(
+        ("consumer-group", "list"),
+        "whippet.app.cli.remote.groups",
+        "list the consumer groups of a topic",
+        "list_all",
+        ("l",),
+    ),
+    Subcommand(
+        ("consumer-group", "get"),
+        "whippet.app.cli.remote.groups",
+        "show a consumer group and its members",
+        "get",
+        ("g",),
+    ),
+    Subcommand(
+        ("consumer-group", "delete"), "whippet.app.cli.remote.groups", "delete a consumer group", "delete", ("d",)
+    ),
+    Subcommand(
+        ("consumer-offset", "get"),
+        "whippet.app.cli.remote.groups",
+        "show the stored offset of a consumer or a group",
+        "get_offset",
+        ("g",),
+    ),
+    Subcommand(
+        ("consumer-offset", "set"),
+        "whippet.app.cli.remote.groups",
+        "store an offset for a consumer or a group",
+        "set_offset",
+        ("s",),
+    ),
+    Subcommand(("user", "create"), "whippet.app.cli.remote.users", "create a user", "create", ("c",)),
+    Subcommand(("user", "list"), "whippet.app.cli.remote.users", "list all users", "list_all", ("l",)),
+    Subcommand(("user", "get"), "whippet.app.cli.remote.users", "show a user and the permissions", "get", ("g",)),
+    Subcommand(("user", "name"), "whippet.app.cli.remote.users", "rename a user", "name", ("n",)),
+    Subcommand(("user", "status"), "whippet.app.cli.remote.users", "activate or deactivate a user", "status", ("s",)),
+    Subcommand(
+        ("user", "password"), "whippet.app.cli.remote.users", "change the password of a user", "password", ("pwd",)
+    ),
+    Subcommand(
+        ("user", "permissions"),
+        "whippet.app.cli.remote.users",
+        "replace the permissions of a user",
+        "permissions",
+        ("p",),
+    ),
+    Subcommand(("user", "delete"), "whippet.app.cli.remote.users", "delete a user", "delete", ("d",)),
+    Subcommand(("pat", "create"), "whippet.app.cli.remote.tokens", "create a personal access token", "create", ("c",)),
+    Subcommand(
+        ("pat", "list"), "whippet.app.cli.remote.tokens", "list your personal access tokens", "list_all", ("l",)
+    ),
+    Subcommand(("pat", "delete"), "whippet.app.cli.remote.tokens", "delete a personal access token", "delete", ("d",)),
+    Subcommand(
+        ("login",), "whippet.app.cli.remote.sessions", "log in, and stay logged in for a while", "login", ("li",)
+    ),
+    Subcommand(("logout",), "whippet.app.cli.remote.sessions", "end the session of a login", "logout", ("lo",)),
+    Subcommand(
+        ("session", "login"), "whippet.app.cli.remote.sessions", "log in, and stay logged in for a while", "login"
+    ),
+    Subcommand(("session", "logout"), "whippet.app.cli.remote.sessions", "end the session of a login", "logout"),
+    Subcommand(("context", "create"), "whippet.app.cli.remote.context_commands", "name a server", "create", ("c",)),
+    Subcommand(("context", "list"), "whippet.app.cli.remote.context_commands", "list all contexts", "list_all", ("l",)),
+    Subcommand(("context", "show"), "whippet.app.cli.remote.context_commands", "show a context", "show"),
+    Subcommand(
+        ("context", "use"), "whippet.app.cli.remote.context_commands", "use a context from now on", "use", ("u",)
+    ),
+    Subcommand(("context", "delete"), "whippet.app.cli.remote.context_commands", "delete a context", "delete", ("d",)),
+    Subcommand(("ping",), "whippet.app.cli.remote.system", "measure the round trip to the server", "ping"),
+    Subcommand(("stats",), "whippet.app.cli.remote.system", "show what the server has and uses", "stats"),
+    Subcommand(("me",), "whippet.app.cli.remote.system", "show the connection of this command", "me"),
+    Subcommand(
+        ("client", "list"),
+        "whippet.app.cli.remote.system",
+        "list the clients that are connected",
+        "list_clients",
+        ("l",),
+    ),
+    Subcommand(
+        ("client", "get"), "whippet.app.cli.remote.system", "show a client and its groups", "get_client", ("g",)
+    ),
+    Subcommand(
+        ("snapshot",), "whippet.app.cli.remote.system", "save a description of the server for a report", "snapshot"
+    ),
     Subcommand(("version",), "whippet.app.cli.version", "print the version"),
 )
 
 GROUPS = {
     "bench": Group("measure speed"),
+    "client": Group("the clients that are connected", ("c",)),
+    "consumer-group": Group("consumers that share the partitions of a topic", ("g",)),
+    "consumer-offset": Group("how far consumers have read", ("o",)),
+    "context": Group("named servers, with their credentials", ("ctx",)),
     "import": Group("copy the data of another server"),
     "keys": Group("keys for encryption at rest"),
+    "message": Group("send and read messages", ("m",)),
+    "partition": Group("partitions of a topic", ("p",)),
+    "pat": Group("your personal access tokens"),
     "pipeline": Group("move data with Spark"),
+    "segment": Group("segments of a partition", ("seg",)),
+    "session": Group("log in and out"),
+    "stream": Group("streams", ("s",)),
+    "topic": Group("topics of a stream", ("t",)),
+    "user": Group("users and their permissions", ("u",)),
 }
 """The first words that several subcommands have in common."""

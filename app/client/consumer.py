@@ -98,7 +98,7 @@ class _Reader(ABC):
             polled = await self._poll()
             if polled is None:
                 raise StopAsyncIteration
-            self._messages = _received(polled)
+            self._messages = received(polled)
 
     async def polls(self) -> AsyncIterator[Polled]:
         """Yields whole polls with their batches, for callers that need no object per message. Endless, like the
@@ -376,7 +376,8 @@ def _last_offset(polled: Polled) -> int:
     return batches.first_offset(last) + batches.header(last).message_count - 1
 
 
-def _received(polled: Polled) -> Iterator[Received]:
+def received(polled: Polled) -> Iterator[Received]:
+    """Decodes the messages of a poll."""
     partition_id = polled.partition_id
     for batch in polled.batches:
         for one in batches.messages(batch):

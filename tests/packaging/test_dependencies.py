@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = {canonicalize_name(each.name): each for each in map(Requirement, PROJECT["dependencies"])}
 EXTRAS = {name: [Requirement(each) for each in wanted] for name, wanted in PROJECT["optional-dependencies"].items()}
+OPTIONAL = {"app/cli/pipeline_check.py": "pyspark", "app/cli/remote/contexts.py": "keyring"}
+"""Packages of extras, which these files import if they are there."""
 LOCKS = sorted(path.stem for path in (ROOT / "requirements").glob("*.txt"))
 PIN = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+)((?: ;[^\\\n]*)?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M
@@ -60,7 +62,7 @@ def test_the_server_declares_every_package_that_it_imports(folder: str) -> None:
         if top in sys.stdlib_module_names or top in {"whippet", "pyspark_whippet"}:
             continue
         names = {canonicalize_name(name) for name in distributions.get(top, [])}
-        allowed = DECLARED.keys() | ({"pyspark"} if path.endswith("app/cli/pipeline_check.py") else set())
+        allowed = DECLARED.keys() | {extra for file, extra in OPTIONAL.items() if path.endswith(file)}
         assert names & allowed, f"{path} imports {module}, which is not declared"
 
 
