@@ -198,7 +198,7 @@ class Partition:
     async def here(self) -> None:
         """Returns when the files of the partition are here. Raises if it is closed, or if they cannot come."""
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
         if self.coming is not None:
             await self._exclusive.over()
 
@@ -312,7 +312,7 @@ class Partition:
         async with self._producers.alone(producer):
             await self._exclusive.over()
             if self.failed is not None:
-                raise self.failed
+                raise self.failed.with_traceback(None)
             record = self._producers.find(self._producers.in_order(producer), self.written)
             if record is None:
                 return None
@@ -347,7 +347,7 @@ class Partition:
         """Returns as soon as the message at an offset is readable or has reached a durability, and after a purge, when
         the caller has to check again."""
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
         if offset >= self._pipeline.reached(durability):
             await self._readers.until(offset, durability)
 
@@ -355,7 +355,7 @@ class Partition:
         """A future that is done when the message at an offset is readable, for callers that wait for several
         partitions. `stop_waiting` gives it up."""
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
         return self._readers.begin(offset, None)
 
     def stop_waiting(self, future: asyncio.Future[None]) -> None:
@@ -440,7 +440,7 @@ class Partition:
         """Waits while another operation has the partition exclusively: it may be about to delete everything."""
         await self._exclusive.over()
         if isinstance(self.failed, PartitionFailed | PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
 
     async def _change_offset(self, key: Key, offset: int | None, name: str | None = None) -> None:
         self._offsets.change(key, offset, name)
@@ -475,7 +475,7 @@ class Partition:
     async def with_log(self, function: Callable[[Log], Result]) -> Result:
         """Calls a function on the shard's thread, with the log as it is then."""
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
         pipeline = self._pipeline
         return await pipeline.call(lambda: function(pipeline.log))
 
@@ -496,7 +496,7 @@ class Partition:
         await self._enter()
         try:
             if self.failed is not None and not isinstance(self.failed, WriteFailed):
-                raise self.failed
+                raise self.failed.with_traceback(None)
             pipeline.hand_over()
             try:
                 state, generation = await self._pipeline.call(purge_files)
@@ -595,5 +595,5 @@ class Partition:
         """Takes the partition exclusively: appends and other exclusive operations wait until it is released."""
         await self._exclusive.over()
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
         self._exclusive.enter()

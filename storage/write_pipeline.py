@@ -374,7 +374,7 @@ class WritePipeline:
         shared = self._shared
         while True:
             if self.failed is not None:
-                raise self.failed
+                raise self.failed.with_traceback(None)
             if self._exclusive.is_held:
                 await self._exclusive.over()
             elif self.unflushed_bytes >= shared.options.partition_unflushed_bytes_max:
@@ -390,7 +390,7 @@ class WritePipeline:
     async def flush(self, *, sync: bool) -> Durability:
         """Writes what is buffered, stored offsets too, and with `sync` returns when all of it is on the disk."""
         if self.failed is not None:
-            raise self.failed
+            raise self.failed.with_traceback(None)
         end = self.appended
         waiting = []
         if self.written < end:
@@ -440,7 +440,7 @@ class WritePipeline:
         finally:
             self._early_syncs -= 1
         if isinstance(self.failed, PartitionClosed):
-            raise self.failed
+            raise self.failed.with_traceback(None)
 
     # ------------------------------------------------------------------------------------------ results of write rounds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.storage.support.world import (
 from tests.support.clocks import NOON, Clock
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, build
-from whippet.storage.errors import BatchFault, InvalidBatch, PartitionClosed
+from whippet.storage.errors import BatchFault, InvalidBatch, PartitionClosed, PartitionFailed
 from whippet.storage.files import Files
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
@@ -362,3 +363,25 @@ async def test_a_reader_that_no_longer_waits_leaves_nothing_behind(tmp_path: Pat
         assert not partition._readers.waiting
         await partition.append(texts("a"))
         assert not future.done()
+
+
+async def test_refusals_after_a_failure_keep_nothing_of_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one exception, whose traceback would grow with each."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Files, "sync", fail)
+            with pytest.raises(PartitionFailed):
+                await partition.flush(sync=True)
+        lengths = set()
+        for _ in range(5):
+            with pytest.raises(PartitionFailed) as info:
+                await partition.append(texts("b"))
+            lengths.add(len(info.traceback))
+        assert len(lengths) == 1
