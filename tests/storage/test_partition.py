@@ -373,7 +373,8 @@ async def test_refusals_after_a_failure_keep_nothing_of_those_before(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    async with partition_in(tmp_path) as partition:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
         await partition.append(texts("a"))
         with monkeypatch.context() as patched:
             patched.setattr(Files, "sync", fail)
@@ -385,3 +386,5 @@ async def test_refusals_after_a_failure_keep_nothing_of_those_before(
                 await partition.append(texts("b"))
             lengths.add(len(info.traceback))
         assert len(lengths) == 1
+        await store.save()
+        assert partition.failed is None
