@@ -207,7 +207,11 @@ class Archiver:
         await self.arrivals.stop()
         try:
             async with asyncio.timeout(seconds):
-                if self._task is not None and not self.refused and await self.round() and self._claimed is not None:
+                is_complete = self._task is not None and not self.refused and await self.round()
+                if self._task is not None and not is_complete and not self.refused:
+                    # It may have met what the round that was just cancelled was still doing on its threads.
+                    is_complete = await self.round()
+                if is_complete and self._claimed is not None:
                     objects, owned = self._claimed.objects, self._claimed.ownership
                     await self._on_thread(functools.partial(ownership.mark_complete, objects, owned))
         except (StorageError, TimeoutError) as error:

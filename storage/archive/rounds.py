@@ -7,6 +7,7 @@ of its successor.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 from whippet.storage.archive.documents import ROUND, Listed, Owner, Round, decode, encode
@@ -15,15 +16,21 @@ from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable
 
 
 class RoundRecord:
-    """Runs on the archiver's threads, one call at a time."""
+    """Runs on the archiver's threads. A round that is cancelled does not end what its thread is doing, so the next one
+    waits for that here."""
 
     def __init__(self, objects: Objects, owner: Owner) -> None:
         self._objects = objects
         self._owner = owner
         self._version: Version | None = None
         self._is_known = False
+        self._lock = threading.Lock()
 
     def write(self, began_at: int, partitions: Iterable[Listed]) -> None:
+        with self._lock:
+            self._write(began_at, partitions)
+
+    def _write(self, began_at: int, partitions: Iterable[Listed]) -> None:
         if not self._is_known:
             self._load()
         new = Round(
