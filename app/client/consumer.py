@@ -150,7 +150,7 @@ class _Reader(ABC):
             self._record_processed(message.partition_id, message.offset, 1)
         polled, self._last = self._last, None
         if polled is not None:
-            self._record_processed(polled.partition_id, _last_offset(polled), polled.messages_count)
+            self._record_processed(polled.partition_id, last_offset(polled), polled.messages_count)
 
     def _record_processed(self, partition_id: int, offset: int, count: int) -> None:
         if not self._mode.on_poll:
@@ -238,7 +238,7 @@ class Consumer(_Reader):
         strategy = self._strategy if self._position is None else from_offset(self._position)
         polled = await self._poll_server(strategy, self._partition_id)
         if polled.messages_count:
-            self._position = _last_offset(polled) + 1
+            self._position = last_offset(polled) + 1
             return polled
         if self._position is not None and self._position > polled.current_offset + 1:
             # The partition was purged: its offsets start from 0 again.
@@ -310,7 +310,7 @@ class GroupConsumer(_Reader):
             if polled.messages_count:
                 fresh = await self._unseen(polled) if self._mode.is_off else polled
                 if fresh is not None:
-                    self._positions[fresh.partition_id] = _last_offset(fresh) + 1
+                    self._positions[fresh.partition_id] = last_offset(fresh) + 1
                     return fresh
             elif polled.current_offset + 1 < self._positions.get(polled.partition_id, 0):
                 del self._positions[polled.partition_id]
@@ -371,7 +371,8 @@ _NOTHING_TO_LEAVE = frozenset(
 )
 
 
-def _last_offset(polled: Polled) -> int:
+def last_offset(polled: Polled) -> int:
+    """Returns the offset of the last message of a poll that returned some."""
     last = polled.batches[-1]
     return batches.first_offset(last) + batches.header(last).message_count - 1
 

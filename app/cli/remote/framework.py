@@ -26,7 +26,7 @@ from whippet.app.cli.remote import destination, output
 from whippet.app.cli.remote.failures import Failure, NotFound, Refused, Unreachable, UsageFailure
 
 if TYPE_CHECKING:
-    from whippet.app.client import Client
+    from whippet.app.client import Client, Reconnect
     from whippet.app.errors import CommandError
 
 CONNECT_S = 10
@@ -197,13 +197,13 @@ async def _online(on: Online, function: Callable[..., Any], arguments: dict[str,
         return await function(on, **arguments)
 
 
-async def connect(found: destination.Found) -> Client:
+async def connect(found: destination.Found, reconnect: Reconnect | None = None) -> Client:
     from whippet.app.client import Client, Disconnected  # noqa: PLC0415 -- with numpy
     from whippet.app.errors import CommandError  # noqa: PLC0415
 
     try:
         async with asyncio.timeout(CONNECT_S):
-            return await Client.connect(found.address)
+            return await Client.connect(found.address, reconnect=reconnect)
     except ValueError as error:
         raise UsageFailure(f"{found.server}: {error}") from None
     except CommandError as error:
