@@ -44,6 +44,15 @@ Contexts are in `~/.config/whippet/contexts.json` (`WHIPPET_CONFIG` names anothe
 Their secrets are in the system's keyring if the extra `keyring` of whippet-gateway is installed and there is one,
 otherwise in that file; `WHIPPET_KEYRING=off` keeps them in the file.
 
+## Completion
+
+`whippet completion bash`, `zsh` or `fish` prints a script that completes commands, options, and the names of streams,
+topics, groups, users and contexts. For bash, this line belongs into `~/.bashrc`:
+
+```bash
+eval "$(whippet completion bash)"
+```
+
 ## Output and exit codes
 
 Results are on standard output; notes, questions and errors on standard error. Commands that work on a server have

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 import typer
+from click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
-from whippet.app.cli import exit_codes
+from whippet.app.cli import completion, exit_codes
 from whippet.app.cli.subcommands import GROUPS, SUBCOMMANDS, Subcommand
 
 __all__ = ["GROUPS", "SUBCOMMANDS", "Subcommand", "main"]
@@ -30,6 +31,9 @@ DESCRIPTION = """Whippet, a persistent message-streaming gateway compatible with
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    code = completion.answer(root())
+    if code is not None:
+        return code
     try:
         # Not `Group.main`, which has its own ideas of a closed pipe.
         with root().make_context("whippet", arguments) as context:
@@ -77,6 +81,12 @@ class Words(TyperGroup):
         """Returns the line in the list of commands, without loading the command."""
         deeper = (*self._words, word)
         return next((each.summary for _, each in self._below() if each.words == deeper), "") or GROUPS[word].summary
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The same as that of click, but loads no command."""
+        words = [word for word in self.list_commands(ctx) if word.startswith(incomplete)]
+        found = [CompletionItem(word, help=self.summary_of(word)) for word in words]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for word, subcommand in self._below():

@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
+from whippet.app.cli.remote import name_completion
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.output import NEVER
 
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="its name or id")]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="its name or id")]
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="its name or id", autocompletion=name_completion.streams)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="its name or id", autocompletion=name_completion.topics)]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="its id, from 0")]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="its name or id")]
-User = Annotated[str, typer.Argument(metavar="USER", help="its name or id")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="its name or id", autocompletion=name_completion.groups)]
+User = Annotated[str, typer.Argument(metavar="USER", help="its name or id", autocompletion=name_completion.users)]
 Expiry = Annotated[
     list[str] | None,
     typer.Argument(metavar="EXPIRY", help="such as 7d or 1h 30m, `never`, or `server_default`"),

@@ -22,7 +22,7 @@ import msgspec
 import typer
 
 from whippet.app.cli import exit_codes
-from whippet.app.cli.remote import destination, output
+from whippet.app.cli.remote import destination, name_completion, output
 from whippet.app.cli.remote.failures import Failure, NotFound, Refused, Unreachable, UsageFailure
 
 if TYPE_CHECKING:
@@ -36,7 +36,13 @@ Server = Annotated[
     typer.Option("--server", metavar="URL", help="the server, such as iggy://host:8090 (default: WHIPPET_SERVER)"),
 ]
 ContextName = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="the context to use, instead of the one in use")
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="the context to use, instead of the one in use",
+        autocompletion=name_completion.context_names,
+    ),
 ]
 Username = Annotated[str | None, typer.Option("--username", help="the user (default: WHIPPET_USERNAME)")]
 PasswordFile = Annotated[

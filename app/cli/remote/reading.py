@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from whippet.app.cli.remote import destination, output, starts
+from whippet.app.cli.remote import destination, name_completion, output, starts
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Located, Online, connect, identifier, required
 from whippet.app.cli.remote.messages import row_of
@@ -31,7 +31,9 @@ IDLE_S = 0.1
 NAME = "whippet"
 """The consumer of the polls. No offsets are stored."""
 
-Place = Annotated[str, typer.Argument(metavar="STREAM/TOPIC", help="their names or ids")]
+Place = Annotated[
+    str, typer.Argument(metavar="STREAM/TOPIC", help="their names or ids", autocompletion=name_completion.places)
+]
 TailFrom = Annotated[
     str,
     typer.Option("--from", metavar="WHERE", help="first, end, -10, an offset, 2h-ago, or 2026-07-31T12:00:00Z"),
