@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -18,6 +18,9 @@ from whippet.app.cli.remote.context_commands import without_secret
 from whippet.app.cli.remote.failures import Failure, UsageFailure
 from whippet.app.cli.remote.framework import Located, connect
 from whippet.app.cli.remote.output import NEVER, Done
+
+if TYPE_CHECKING:
+    from whippet.app.client import Client
 
 DEFAULT_NAME = "default"
 DEFAULT_EXPIRY = "1d"
@@ -38,25 +41,44 @@ async def login(on: Located, lasts: TokenExpiry = None) -> Done:
         found = msgspec.structs.replace(found, token=None)
     found = destination.complete(found)
     name = found.context or DEFAULT_NAME
+    _refuse_another_server(contexts.read(), name, found)
     token_name = f"whippet-{os.uname().nodename[:12]}-{secrets.token_hex(4)}"
     async with await connect(found) as client:
         created = await client.create_personal_access_token(token_name, after)
-    with contexts.changing() as known:
-        old = known.contexts.get(name)
-        if old is not None and found.context is None and old.server != found.server:
-            raise Failure(
-                f"the context {name!r} is for {old.server}: create one for {found.server} with "
-                "`whippet context create NAME --server URL`, then log in with --context NAME"
-            )
-        context = contexts.Context(found.server, found.username, token=created.token, token_name=token_name)
-        contexts.put(known, name, context)
-        known.current = known.current or name
+        with contexts.changing() as known:
+            old = known.contexts.get(name)
+            context = contexts.Context(found.server, found.username, token=created.token, token_name=token_name)
+            contexts.put(known, name, context)
+            known.current = known.current or name
+        if old is not None and old.token_name and (old.server, old.username) == (found.server, found.username):
+            await _delete(client, old.token_name)
     return Done(f"logged in to {found.server} as {found.username or 'the owner of the token'}; context {name}")
+
+
+def _refuse_another_server(known: contexts.Contexts, name: str, found: destination.Found) -> None:
+    old = known.contexts.get(name)
+    if old is not None and found.context is None and old.server != found.server:
+        raise Failure(
+            f"the context {name!r} is for {old.server}: create one for {found.server} with "
+            "`whippet context create NAME --server URL`, then log in with --context NAME"
+        )
+
+
+async def _delete(client: Client, token_name: str) -> None:
+    """Deletes the token of an earlier session, unless the server has forgotten it already."""
+    from whippet.app.error_codes import Code  # noqa: PLC0415
+    from whippet.app.errors import CommandError  # noqa: PLC0415 -- loaded with the client
+
+    try:
+        await client.delete_personal_access_token(token_name)
+    except CommandError as error:
+        if error.code is not Code.RESOURCE_NOT_FOUND:
+            raise
 
 
 async def logout(on: Located) -> Done:
     """Deletes the token of the session on the server, and forgets all secrets of the context."""
-    named = contexts.named(on.given.context)
+    named = contexts.named(on.given.context or os.environ.get("WHIPPET_CONTEXT"))
     if named is None:
         raise Failure("no context is in use, so nobody is logged in")
     name, context = named
@@ -64,7 +86,7 @@ async def logout(on: Located) -> Done:
     try:
         if context.token_name and found.has_credentials:
             async with await connect(found) as client:
-                await client.delete_personal_access_token(context.token_name)
+                await _delete(client, context.token_name)
     finally:
         # Also if the server is not reachable: the secret must not stay here.
         with contexts.changing() as known:

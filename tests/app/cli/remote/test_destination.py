@@ -125,6 +125,21 @@ def test_a_login_keeps_a_token_and_no_password(whippet: Whippet, address: str, m
     whippet("pat", "list", code=4)
 
 
+def test_a_new_login_ends_the_earlier_session_and_a_refused_one_leaves_no_token(
+    whippet: Whippet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whippet("login")
+    first = contexts.read().contexts["default"].token_name
+    whippet("login")
+    (kept,) = whippet("pat", "list", "--output", "json").json
+    assert kept["name"] == contexts.read().contexts["default"].token_name != first
+    with contexts.changing() as known:
+        known.contexts["default"] = contexts.Context("iggy://another")
+    assert "is for iggy://another" in whippet("login", code=1).err
+    assert whippet("pat", "list", "--output", "json").json == [kept]
+    whippet("pat", "delete", kept["name"])
+
+
 def test_a_logout_forgets_the_secret_even_if_the_server_is_gone(whippet: Whippet) -> None:
     with contexts.changing() as known:
         contexts.put(known, "gone", contexts.Context("iggy://127.0.0.1:1", token="T", token_name="t"))
