@@ -1,5 +1,6 @@
 """Connection strings as in Iggy's SDKs: `iggy://user:password@host:port?key=value&...`,
-`iggy+tcp://token@host:port`. User, password and token are written literally, not encoded; a user has no colon.
+`iggy+tcp://token@host:port`, `iggy+ws://...` over WebSocket. User, password and token are written literally, not
+encoded; a user has no colon.
 
     wire                  classic (default), or modern, the protocol of 0.9
     tls                   true or false (default)
@@ -22,7 +23,7 @@ from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToke
 from whippet.app.config.formats import Invalid, host_and_port, parse_duration
 from whippet.app.version import version
 
-PORTS = {"tcp": 8090}
+PORTS = {"tcp": 8090, "ws": 8092}
 """The supported transports and their default ports."""
 CONTEXT = "whippet"
 """The name of this client in its logins."""

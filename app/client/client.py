@@ -23,7 +23,14 @@ from whippet.app.commands import requests
 
 __all__ = ["Client", "Reconnect"]
 
-CONNECTORS: dict[str, Callable[[Destination], Awaitable[Connection]]] = {"tcp": tcp.connect}
+
+async def _over_websocket(destination: Destination) -> Connection:
+    from whippet.app.client import websocket  # noqa: PLC0415 -- a third of a second, which TCP does not need
+
+    return await websocket.connect(destination)
+
+
+CONNECTORS: dict[str, Callable[[Destination], Awaitable[Connection]]] = {"tcp": tcp.connect, "ws": _over_websocket}
 
 REPEATABLE = frozenset(
     {

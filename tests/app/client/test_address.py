@@ -46,7 +46,7 @@ def test_options_are_parsed() -> None:
         ("", "iggy://"),
         ("localhost:8090", "iggy://"),
         ("http://user:hidden@h", "iggy+tcp://"),
-        ("iggy+quic://user:hidden@h", "iggy+tcp://"),
+        ("iggy+quic://user:hidden@h", "iggy+ws://"),
         ("iggy://user:hidden@", "no host"),
         ("iggy://user:hidden@h:port", "port"),
         ("iggy://user:hidden@h:65536", "port"),

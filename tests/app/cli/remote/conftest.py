@@ -9,14 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
-from tests.app.support.process import starting
+from tests.app.support.process import Gateway, starting
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with starting(tmp_path_factory.mktemp("server") / "data") as start:
-        gateway = start(IGGY_ROOT_USERNAME=USER, IGGY_ROOT_PASSWORD=PASSWORD, IGGY_WEBSOCKET_ENABLED="false")
-        yield gateway.line(r"tcp://(\S+)").group(1)
+        yield start(IGGY_ROOT_USERNAME=USER, IGGY_ROOT_PASSWORD=PASSWORD, IGGY_WEBSOCKET_ADDRESS="127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def address(gateway: Gateway) -> str:
+    return gateway.line(r"tcp://(\S+)").group(1)
+
+
+@pytest.fixture(scope="module")
+def addresses(gateway: Gateway, address: str) -> dict[str, str]:
+    websocket = gateway.line(r"ws://(\S+)").group(1)
+    return {"tcp": f"iggy://{address}", "ws": f"iggy+ws://{websocket}"}
 
 
 @pytest.fixture(autouse=True)

@@ -78,13 +78,15 @@ stream delete S2 --yes
 """
 
 
-def test_every_command_runs_and_its_json_follows_the_schema(
-    whippet: Whippet, address: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+def test_every_command_runs_over_each_transport_and_its_json_follows_the_schema(
+    transport: str, whippet: Whippet, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WHIPPET_SERVER", addresses[transport])
     monkeypatch.setenv("WHIPPET_NEW_PASSWORD", "a password")
     monkeypatch.setenv("WHIPPET_CURRENT_PASSWORD", "a password")
     done = set()
-    for line in SCENARIO.replace("ADDRESS", address).strip().splitlines():
+    for line in SCENARIO.replace("iggy://ADDRESS", addresses[transport]).strip().splitlines():
         words = line.split()
         ran = whippet(*words, "--output", "json")
         command = " ".join(words[:2]) if " ".join(words[:2]) in SCHEMAS else words[0]
@@ -193,8 +195,9 @@ def test_what_does_not_exist_exits_with_3_and_what_is_refused_with_4(whippet: Wh
     whippet("stream", "delete", "twice", "--yes")
 
 
-def test_a_server_that_is_not_there_exits_with_5(whippet: Whippet) -> None:
-    assert "is the server running" in whippet("ping", "--server", "iggy://127.0.0.1:1", code=5).err
+def test_a_server_that_is_not_there_exits_with_5(whippet: Whippet, address: str) -> None:
+    for server in ("iggy://127.0.0.1:1", "iggy+ws://127.0.0.1:1", f"iggy+ws://{address}"):
+        assert "is the server running" in whippet("ping", "--server", server, code=5).err
 
 
 def test_a_command_that_deletes_needs_yes_where_nobody_can_answer(
