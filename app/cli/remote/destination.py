@@ -16,6 +16,7 @@ import msgspec
 
 from whippet.app.cli.remote import contexts, secret_input
 from whippet.app.cli.remote.failures import Failure, UsageFailure
+from whippet.app.cli.remote.waiting import interruptible
 
 DEFAULT = "iggy://127.0.0.1:8090"
 
@@ -154,7 +155,8 @@ def _asked(found: Found) -> Found:
         )
     if username is None:
         print(f"User of {found.server}: ", end="", file=sys.stderr, flush=True)
-        username = sys.stdin.readline().strip()
+        with interruptible():
+            username = sys.stdin.readline().strip()
     password = secret_input.ask(f"Password of {username}")
     if not username or not password:
         raise UsageFailure("a user name and a password are needed")

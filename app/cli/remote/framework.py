@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import click
@@ -24,6 +24,7 @@ import typer
 from whippet.app.cli import exit_codes
 from whippet.app.cli.remote import destination, name_completion, output
 from whippet.app.cli.remote.failures import Failure, NotFound, Refused, Unreachable, UsageFailure
+from whippet.app.cli.remote.waiting import interruptible
 
 if TYPE_CHECKING:
     from whippet.app.client import Client, Reconnect
@@ -78,7 +79,9 @@ class Local:
         if not sys.stdin.isatty():
             raise UsageFailure(f"{question} Repeat the command with --yes if so")
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        with interruptible():
+            answer = sys.stdin.readline()
+        if answer.strip().lower() not in ("y", "yes"):
             raise Failure("nothing was changed")
 
     def show(self, result: output.Result) -> None:
@@ -163,11 +166,11 @@ def execute(on: Local, function: Callable[..., Any], arguments: dict[str, Any]) 
     """Runs a command and returns its exit code. Only defects leave this as exceptions."""
     try:
         if isinstance(on, Online):
-            result = asyncio.run(_online(on, function, arguments))
+            result = asyncio.run(_interrupted(_online(on, function, arguments)))
         else:
             result = function(on, **arguments)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(_interrupted(result))
         if not isinstance(result, int):
             output.show(result, on.form, of=row_of(function)[0])
     except Failure as failure:
@@ -192,8 +195,12 @@ def _fail(sentence: str, code: int) -> int:
     return code
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+async def _interrupted(result: Awaitable[Any]) -> Any:
+    """Returns the exit code if Ctrl-C was pressed while the command waited for input."""
+    try:
+        return await result
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
 
 
 async def _online(on: Online, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Online, identifier
 from whippet.app.cli.remote.groups import consumer_of
 from whippet.app.cli.remote.output import Done
+from whippet.app.cli.remote.waiting import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,10 +82,16 @@ async def send(
 
 def _lines(path: str | None) -> Iterator[bytes]:
     if path is None:
-        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        while line := _line():
+            yield line.rstrip(b"\r\n")
         return
     with open(path, "rb") as file:
         yield from (line.rstrip(b"\r\n") for line in file)
+
+
+def _line() -> bytes:
+    with interruptible():
+        return sys.stdin.buffer.readline()
 
 
 def _batches(payloads: list[bytes] | Iterator[bytes]) -> Iterator[list[bytes]]:

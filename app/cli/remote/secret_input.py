@@ -8,6 +8,7 @@ import os
 import sys
 
 from whippet.app.cli.remote.failures import UsageFailure
+from whippet.app.cli.remote.waiting import interruptible
 
 
 def read_file(path: str) -> str:
@@ -27,8 +28,10 @@ def ask(what: str, *, twice: bool = False) -> str | None:
     """Asks at the terminal, without showing what is typed; returns None if there is no terminal."""
     if not sys.stdin.isatty():
         return None
-    secret = getpass.getpass(f"{what}: ")
-    if twice and getpass.getpass("Once more: ") != secret:
+    with interruptible():
+        secret = getpass.getpass(f"{what}: ")
+        repeated = getpass.getpass("Once more: ") if twice else secret
+    if repeated != secret:
         raise UsageFailure("the two passwords differ")
     return secret
 

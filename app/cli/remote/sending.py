@@ -18,6 +18,7 @@ from whippet.app.cli.remote.framework import Online
 from whippet.app.cli.remote.messages import BATCH_BYTES, BATCH_MESSAGES
 from whippet.app.cli.remote.output import size_text
 from whippet.app.cli.remote.reading import Place, split
+from whippet.app.cli.remote.waiting import interruptible
 
 if TYPE_CHECKING:
     from whippet.app.commands.requests import Partitioning
@@ -79,7 +80,7 @@ async def send(
                     await put([file.read()])
                     continue
                 rest = b""
-                while chunk := file.read1(CHUNK_BYTES):
+                while chunk := _read(file):
                     *lines, rest = (rest + chunk).split(b"\n")
                     await put(lines)
                     if len(chunk) < CHUNK_BYTES:
@@ -92,6 +93,12 @@ async def send(
         raise
     sender.report()
     return rows.Sent(sender.messages, sender.size)
+
+
+def _read(file: Any) -> bytes:
+    with interruptible():
+        chunk: bytes = file.read1(CHUNK_BYTES)
+    return chunk
 
 
 def _opened(name: str) -> contextlib.AbstractContextManager[Any]:

@@ -97,6 +97,38 @@ def test_tail_follows_the_topic_until_it_is_interrupted(whippet: Whippet, topic:
     assert (tail.returncode, out, err) == (130, "", "")
 
 
+@pytest.mark.parametrize("command", ["send every/day", "message send every day"])
+def test_ctrl_c_ends_a_command_that_waits_for_input_at_once(command: str, whippet: Whippet, topic: str) -> None:
+    sending = subprocess.Popen(
+        [*PROGRAM, *command.split(), *(["-p", "0"])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert sending.stdin
+        if command.startswith("send"):
+            sending.stdin.write(b"at once\n")
+            sending.stdin.flush()
+            # What was typed is sent without waiting for more; now the command waits again.
+            assert whippet("tail", topic, "--from", "first", "-n", "1").out == "at once\n"
+        else:
+            until_connected(whippet, sending)
+        sending.send_signal(signal.SIGINT)
+        assert sending.wait(DEADLINE_S) == 130
+        assert sending.stderr
+        assert b"Traceback" not in sending.stderr.read()
+    finally:
+        sending.kill()
+        sending.communicate()
+
+
+def until_connected(whippet: Whippet, process: subprocess.Popen[bytes]) -> None:
+    """Returns when there is a client beside the one that asks."""
+    while len(whippet("client", "list", "--output", "json").json) < 2:
+        assert process.poll() is None
+
+
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(whippet: Whippet, topic: str, tmp_path: Path) -> None:
     (tmp_path / "many").write_text("x" * 100 + "\n")
     whippet("send", topic, *["many"] * 9, "-p", "0")

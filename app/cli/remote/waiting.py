@@ -1,0 +1,22 @@
+"""Waiting for a person or a pipe, on the event loop's own thread: nothing else is going on then."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes Ctrl-C raise KeyboardInterrupt at once. The handler of asyncio cancels a task, and a task that waits for
+    input does not notice that before the input arrives."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
