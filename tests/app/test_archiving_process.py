@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import datetime
+import itertools
 import random
 import re
 import shutil
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,9 @@ import pytest
 from tests.app.support.process import DEADLINE_S, Gateway, starting
 from tests.support.forked import Forked
 from tests.support.sizes import sized
+from whippet.app.client import Client as TcpClient
+from whippet.app.client import Disconnected
+from whippet.app.client.commands import to_partition
 
 FROM_ARCHIVE = (
     sys.executable,
@@ -55,9 +64,9 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def create_topic(self, **options: str) -> httpx.Response:
+    def create_topic(self, options: dict[str, str] | None = None, *, partitions: int = 1) -> httpx.Response:
         self._http.post("/streams", json={"name": "s"})
-        body = {"name": "t", "partitions_count": 1, "message_expiry": 0, "options": options}
+        body = {"name": "t", "partitions_count": partitions, "message_expiry": 0, "options": options or {}}
         return self._http.post("/streams/s/topics", json=body)
 
     def send(self, *payloads: str) -> None:
@@ -67,16 +76,34 @@ class Client:
         }
         self._http.post("/streams/s/topics/t/messages", json=body).raise_for_status()
 
-    def poll(self, offset: int = 0) -> list[dict[str, Any]]:
+    def poll(self, offset: int = 0, partition: int = 0) -> list[dict[str, Any]]:
         query: dict[str, str | int] = {
             "consumer_id": 1,
-            "partition_id": 0,
+            "partition_id": partition,
             "kind": "offset",
             "value": offset,
             "count": 100,
         }
         found = self._http.get("/streams/s/topics/t/messages", params=query).raise_for_status().json()["messages"]
         return [{"offset": each["header"]["offset"], "payload": each["payload"]} for each in found]
+
+    def everything(self, partition: int) -> tuple[list[str], list[int]]:
+        """Returns the payloads and the offsets of a partition."""
+        found: list[str] = []
+        offsets: list[int] = []
+        while page := self.poll(offsets[-1] + 1 if offsets else 0, partition):
+            found += [each["payload"] for each in page]
+            offsets += [each["offset"] for each in page]
+        return found, offsets
+
+    def store_offset(self, offset: int) -> None:
+        body = {"consumer_id": "reader", "partition_id": 0, "offset": offset}
+        self._http.put("/streams/s/topics/t/consumer-offsets", json=body).raise_for_status()
+
+    def stored_offset(self) -> int:
+        query: dict[str, str | int] = {"consumer_id": "reader", "partition_id": 0}
+        answer = self._http.get("/streams/s/topics/t/consumer-offsets", params=query).raise_for_status()
+        return int(answer.json()["stored_offset"])
 
     def metric(self, name: str) -> float:
         text = self._http.get("/metrics").raise_for_status().text
@@ -135,10 +162,87 @@ def test_a_lost_machine_is_replaced_from_the_archive(tmp_path: Path) -> None:
             assert len(client.poll()) == 3
 
 
+class Producers:
+    """A client over HTTP and one over TCP, each of which sends numbered messages to a partition of its own."""
+
+    def __init__(self, gateway: Gateway, first: int) -> None:
+        """Partition 0 has so many messages already."""
+        self.acknowledged = [first * [time.time()], []]
+        """When each message of a partition was acknowledged."""
+        self._gateway = gateway
+        self._threads = [threading.Thread(target=self._over_http), threading.Thread(target=self._over_tcp)]
+        for thread in self._threads:
+            thread.start()
+
+    def _over_http(self) -> None:
+        with contextlib.suppress(httpx.TransportError), Client(self._gateway) as client:
+            for number in itertools.count(len(self.acknowledged[0])):
+                client.send(numbered(number))
+                self.acknowledged[0].append(time.time())
+
+    def _over_tcp(self) -> None:
+        async def send() -> None:
+            address = self._gateway.line(r"tcp://(\S+)").group(1)
+            client = await TcpClient.connect(f"iggy://root:{ROOT['IGGY_ROOT_PASSWORD']}@{address}")
+            for number in itertools.count():
+                await client.send_messages("s", "t", [f"message {number}".encode()], to_partition(1))
+                self.acknowledged[1].append(time.time())
+
+        with contextlib.suppress(Disconnected):
+            asyncio.run(send())
+
+    @property
+    def are_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+
+
+@sized("runs", 1, long=10)
+def test_a_machine_that_is_lost_while_clients_send_loses_what_was_not_archived_and_no_more(
+    tmp_path: Path, runs: int
+) -> None:
+    chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_SIZE="4 KiB")
+    moments = random.Random(runs)
+    for run in range(runs):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        chosen["IGGY_DATA_MAINTENANCE_ARCHIVER_DISK_PATH"] = str(folder / "archive")
+        with starting(folder / "data") as start, Client(server := start(**chosen)) as client:
+            client.create_topic(partitions=2).raise_for_status()
+            client.send(numbered(0), numbered(1))
+            client.store_offset(1)
+            client.until_archived()
+            producers = Producers(server, first=2)
+            enough = moments.randrange(10, 300)
+            while min(map(len, producers.acknowledged)) < enough:
+                assert producers.are_alive
+            server.signal(signal.SIGKILL)
+            server.end()
+            producers.join()
+        shutil.rmtree(folder / "data")
+        with starting(folder / "data", FROM_ARCHIVE) as start, Client(server := start(**chosen)) as client:
+            said = server.line(r"restored ([\d,]+) messages in 2 partitions.*complete at (\S+ \S+) UTC")
+            complete_at = datetime.datetime.fromisoformat(f"{said[2]}+00:00").timestamp()
+            restored = 0
+            for partition, times in enumerate(producers.acknowledged):
+                found, offsets = client.everything(partition)
+                assert found == [numbered(number) for number in range(len(found))]
+                assert offsets == list(range(len(found)))
+                assert sum(at < complete_at for at in times) <= len(found) <= len(times) + 1
+                restored += len(found)
+            assert restored == int(said[1].replace(",", ""))
+            assert client.stored_offset() == 1
+            client.send("YQ==")
+            assert client.everything(0)[1][-1] > len(producers.acknowledged[0])
+
+
 def test_a_topic_keeps_hours_here_and_years_in_the_archive(tmp_path: Path) -> None:
     chosen = settings(tmp_path, IGGY_SYSTEM_SEGMENT_SIZE="4 KiB", IGGY_DATA_MAINTENANCE_MESSAGES_INTERVAL="20 ms")
     with starting(tmp_path / "data") as start, Client(start(**chosen)) as client:
-        client.create_topic(local_retention_time="1").raise_for_status()
+        client.create_topic({"local_retention_time": "1"}).raise_for_status()
         for number in range(60):
             client.send(numbered(number))
         while client.metric("segments") > 1:
@@ -152,10 +256,10 @@ def test_a_topic_keeps_hours_here_and_years_in_the_archive(tmp_path: Path) -> No
 def test_options_about_the_archive_need_one(tmp_path: Path) -> None:
     with starting(tmp_path / "data") as start, Client(start(**ROOT)) as client:
         for key in ("archive_retention", "local_retention_size", "local_retention_time"):
-            refused = client.create_topic(**{key: "1000000000"})
+            refused = client.create_topic({key: "1000000000"})
             assert refused.status_code == 400
             assert f"{key}' needs an archive" in refused.text
-        client.create_topic(archive_retention="never_expire").raise_for_status()
+        client.create_topic({"archive_retention": "never_expire"}).raise_for_status()
 
 
 @sized("kills", 4, long=60)
@@ -181,11 +285,7 @@ def test_servers_that_are_killed_again_and_again_leave_an_archive_without_gaps(t
         server.end()
     shutil.rmtree(tmp_path / "data")
     with starting(tmp_path / "data", FROM_ARCHIVE) as start, Client(start(**chosen)) as client:
-        found: list[str] = []
-        offsets: list[int] = []
-        while page := client.poll(offsets[-1] + 1 if offsets else 0):
-            found += [each["payload"] for each in page]
-            offsets += [each["offset"] for each in page]
+        found, _ = client.everything(0)
         assert found == [numbered(number) for number in range(len(found))]
         assert archived <= len(found) <= sent
         client.send(numbered(sent))
@@ -238,7 +338,7 @@ def test_a_folder_that_rots_after_a_kill_is_repaired_and_serves_everything(tmp_p
     payloads = [numbered(number) for number in range(20)]
     with starting(tmp_path / "data") as start:
         with Client(server := start(**chosen)) as client:
-            client.create_topic(compression_algorithm="zstd").raise_for_status()
+            client.create_topic({"compression_algorithm": "zstd"}).raise_for_status()
             for payload in payloads:
                 client.send(payload)
             client.until_archived()

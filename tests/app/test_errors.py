@@ -10,6 +10,7 @@ import pytest
 from whippet.app import errors
 from whippet.app.errors import TABLE, Code, CommandError
 from whippet.storage import errors as storage_errors
+from whippet.storage.archive.archiver import DiskIsFull
 from whippet.storage.errors import (
     BatchFault,
     DiskError,
@@ -141,6 +142,8 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
         error = kind("'p'", 1)
     elif issubclass(kind, TopicFull):
         error = kind("stream", "topic", 1, 2, 3)
+    elif issubclass(kind, DiskIsFull):
+        error = kind()
     elif issubclass(kind, TooManyOffsets):
         error = kind("partition 0", "consumer", 1)
     else:

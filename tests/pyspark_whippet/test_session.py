@@ -6,6 +6,7 @@ import json
 import pickle
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -186,6 +187,8 @@ def test_an_abandoned_response_is_not_taken_for_the_next_one(gateway: Scripted, 
     session, _ = opened()
     gateway.answers = [(200, {}, {"for": "nobody"})]
     session.begin("GET", "/abandoned")
+    while gateway.answers:
+        time.sleep(0.001)
     assert session.get("/x").json == {"fine": True}
 
 

@@ -51,6 +51,7 @@ CACHED = {
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.access.throttle._Ledger": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,
+    "whippet.storage.files.Space": 2,
     "whippet.transports.http.serving.endpoint.Known": 100,
     "whippet.transports.http.serving.repeated_heads.Head": 100,
     "whippet.transports.http.serving.router.Match": 1100,
