@@ -93,6 +93,9 @@ class Archiver:
         self.completed_at: int | None = None
         """When the last round began that archived everything."""
         self.known: dict[PartitionId, Known] = {}
+        """What it has of each partition; after a failure, it has to be read again."""
+        self._last_known: dict[PartitionId, tuple[Known, int]] = {}
+        """The same, also after a failure, and how often the partition had been emptied."""
         self._store = store
         self._files = files
         self._given = objects
@@ -315,7 +318,7 @@ class Archiver:
         state = catalogue_archive.state_of(self._store)
         removed = await self._on_thread(functools.partial(claimed.catalogue.advance, state, self._store.clock()))
         for place in removed:
-            for table in (self._partitions, self._seen, self._emptied, self.known, self._listed):
+            for table in (self._partitions, self._seen, self._emptied, self.known, self._last_known, self._listed):
                 table.pop(place, None)
         return set(catalogue_archive.places_in(state.streams))
 
@@ -395,6 +398,7 @@ class Archiver:
             raise
         before = self.known.get(place)
         self.known[place] = known
+        self._last_known[place] = known, emptied
         if known.covered > (0 if before is None else before.covered):
             self._local.progress += 1
         if not has_disk:
@@ -423,6 +427,7 @@ class Archiver:
                 self._store.clock,
             )
             self.known.pop(place, None)
+            self._last_known.pop(place, None)
             self._emptied.pop(place, None)
         return archive
 
@@ -502,8 +507,8 @@ class Archiver:
     def waiting_bytes(self) -> int:
         """Bytes of logs that are not in the archive yet."""
         waiting = 0
-        for place, partition in self._store.partitions.items():
-            known = self.known.get(place)
+        for partition in self._store.partitions.values():
+            known = self._archived_of(partition)
             waiting += max(partition.disk_bytes - (0 if known is None else known.local_bytes), 0)
         return waiting
 
@@ -516,9 +521,14 @@ class Archiver:
         """Messages of one partition that are not in the archive yet."""
         if partition.coming is not None:
             return 0
-        known = self.known.get(partition.place)
+        known = self._archived_of(partition)
         archived = 0 if known is None else known.next_offset
-        return partition.appended - max(archived, partition.local_first_offset)
+        return max(partition.appended - max(archived, partition.local_first_offset), 0)
+
+    def _archived_of(self, partition: Partition) -> Known | None:
+        """What the archive has of a partition, as far as is known; None if that is of before a purge."""
+        known, emptied = self._last_known.get(partition.place, (None, partition.emptied))
+        return known if emptied == partition.emptied else None
 
 
 def _are_on_one_disk(files: Files, folder: str, objects: Objects) -> bool:

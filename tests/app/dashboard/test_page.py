@@ -231,6 +231,7 @@ def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser,
         expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
         expect(figure(page, "Failures of the archive")).to_have_text("0")
         expect(page.locator("#storage-problem")).to_be_hidden()
+        server.until_archived()
         archive.rename(aside)
         archive.write_text("not a folder")
         server.send("s", "t", "c")

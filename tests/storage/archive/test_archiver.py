@@ -105,6 +105,27 @@ async def test_stored_offsets_and_the_catalogue_are_archived(tmp_path: Path) -> 
         assert [stream.document.name for stream in catalogue.streams] == ["s"]
 
 
+async def test_after_a_failure_what_the_archive_has_does_not_count_as_waiting(tmp_path: Path) -> None:
+    archive = Flaky(tmp_path / "archive")
+    async with archived(tmp_path, archive) as (store, archiver):
+        (partition,) = await with_topic(store)
+        await fill(partition, 8)
+        assert await archiver.round()
+        before = partition.disk_bytes
+        await fill(partition, 1)
+        archive.before = unavailable
+        for _ in range(2):
+            assert not await archiver.round()
+            assert (archiver.waiting_messages, archiver.waiting_bytes) == (1, partition.disk_bytes - before)
+        await partition.purge()
+        assert (archiver.waiting_messages, archiver.waiting_bytes) == (0, 0)
+        await fill(partition, 3)
+        assert (archiver.waiting_messages, archiver.waiting_bytes) == (3, partition.disk_bytes)
+        archive.before = lambda _: None
+        assert await archiver.round()
+        assert (archiver.waiting_messages, archiver.waiting_bytes) == (0, 0)
+
+
 async def test_a_failure_is_shown_and_producers_do_not_notice(tmp_path: Path) -> None:
     archive = Flaky(tmp_path / "archive")
     async with archived(tmp_path, archive) as (store, archiver):

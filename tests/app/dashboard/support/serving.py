@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,13 @@ class Server:
         messages = [{"payload": base64_of(payload), "user_headers": headers or []} for payload in payloads]
         to = {"partitioning": {"kind": "balanced", "value": ""}, "messages": messages}
         self.post(f"/streams/{stream}/topics/{topic}/messages", to)
+
+    def until_archived(self) -> None:
+        """Asks again and again until everything is archived."""
+        while not re.search(
+            r"^whippet_archive_waiting_messages 0(\.0)?$", self.http.get("/metrics").text, re.MULTILINE
+        ):
+            pass
 
     def kill(self) -> None:
         self._gateway.signal(signal.SIGKILL)
