@@ -27,8 +27,8 @@ from whippet.storage.archive.ownership import Ownership
 from whippet.storage.archive.pacing import Pacer
 from whippet.storage.archive.partition_archive import Known, PartitionArchive
 from whippet.storage.archive.rounds import RoundRecord
-from whippet.storage.archive.uploads import SegmentGone, Uploader
-from whippet.storage.archive.views import view_of
+from whippet.storage.archive.uploads import Uploader
+from whippet.storage.archive.views import SegmentGone, view_of
 from whippet.storage.errors import (
     ArchiveConflict,
     ArchiveError,

@@ -32,8 +32,8 @@ from whippet.storage.archive.documents import (
     producers_name,
 )
 from whippet.storage.archive.objects import Objects, Version
-from whippet.storage.archive.uploads import SegmentGone, Uploader, head_of
-from whippet.storage.archive.views import Extent, SegmentView, View, upload_from
+from whippet.storage.archive.uploads import Uploader, head_of
+from whippet.storage.archive.views import Extent, SegmentGone, SegmentView, View, upload_from
 from whippet.storage.batch import HEADER_BYTES
 from whippet.storage.errors import ArchiveConflict, ArchiveUnavailable, ReadFailed
 from whippet.storage.files import Files, read_all, read_fully

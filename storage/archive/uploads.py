@@ -10,7 +10,7 @@ from whippet.storage import recovery
 from whippet.storage.archive.documents import Blob, Piece, partition_folder, piece_name
 from whippet.storage.archive.objects import PART_BYTES, Digest, Objects
 from whippet.storage.archive.pacing import Pacer
-from whippet.storage.archive.views import SegmentView
+from whippet.storage.archive.views import SegmentGone, SegmentView
 from whippet.storage.batch import HEADER_BYTES, header
 from whippet.storage.errors import ArchiveUnavailable, ReadFailed
 from whippet.storage.files import Files, read_fully
@@ -18,10 +18,6 @@ from whippet.storage.handles import close
 from whippet.storage.index import Index, encode
 from whippet.storage.layout import PartitionId, log_file
 from whippet.storage.segment import Segment
-
-
-class SegmentGone(Exception):
-    """The segment was deleted, or is shorter than it was: there is nothing left to archive."""
 
 
 class Uploader:

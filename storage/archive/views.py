@@ -14,6 +14,11 @@ from whippet.storage.index import Index
 from whippet.storage.log import Log
 
 
+class SegmentGone(Exception):
+    """The segment was deleted, or is shorter than it was, or its index is needed and not in memory: the next round sees
+    what there is."""
+
+
 class Extent(NamedTuple):
     """A part of a log that is in the archive."""
 
@@ -52,13 +57,11 @@ def view_of(log: Log, synced: int, archived: Mapping[int, Sequence[Extent]]) -> 
         for segment in log.segments[:-1]
         if segment.next_offset <= synced
     ]
-    if len(segments) < len(log.segments) - 1:
-        # The last of these is not synced yet. The next view has it.
-        start = segments[-1].next_offset if segments else log.segments[0].start_offset
-        return View([*segments, SegmentView(start, 0, start, False, Index())], start)
-    last = log.segments[-1]
+    # Perhaps it was closed after the sync: what of it is synced is in the view all the same, for the archive has some.
+    last = log.segments[len(segments)]
     index = last.index
-    assert index is not None
+    if index is None:
+        raise SegmentGone(f"the index of the segment {last.start_offset} is not in memory")
     count = bisect_right(range(len(index)), synced, key=index.next_offset)
     end = index.end_position(count - 1) if count else 0
     begin = index.before(upload_from(archived.get(last.start_offset, ()), end))

@@ -233,7 +233,8 @@ def test_a_machine_that_is_lost_while_clients_send_loses_what_was_not_archived_a
                 assert offsets == list(range(len(found)))
                 assert sum(at < complete_at for at in times) <= len(found) <= len(times) + 1
                 restored += len(found)
-            assert restored == int(said[1].replace(",", ""))
+            # What was archived after the last complete round is not in its list.
+            assert restored >= int(said[1].replace(",", ""))
             assert client.stored_offset() == 1
             client.send("YQ==")
             assert client.everything(0)[1][-1] > len(producers.acknowledged[0])

@@ -46,7 +46,7 @@ SET_ASIDE = ("numbers.json",)
 
 
 @pytest.mark.parametrize("way", usually("plain", "zstd, encrypted"))
-@sized("step", 61, long=1)
+@sized("step", 61, long=13)
 async def test_a_changed_byte_of_any_file_is_found_named_and_repaired(tmp_path: Path, way: str, step: int) -> None:
     folder = await mirrored(tmp_path, way)
     assert folder.damage() == []

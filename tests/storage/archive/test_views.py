@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whippet.storage.archive.views import Extent, upload_from
+from tests.storage.support.world import opened, sized, with_topic
+from whippet.storage.archive.views import Extent, SegmentGone, upload_from, view_of
 
 
 def grown(sizes: list[int]) -> tuple[list[Extent], int]:
@@ -39,3 +44,26 @@ def test_there_are_few_pieces_and_each_byte_is_uploaded_few_times(sizes: list[in
 
 def test_a_segment_that_was_not_archived_is_uploaded_from_its_beginning() -> None:
     assert upload_from([], 100) == 0
+
+
+async def test_a_view_ends_where_the_log_is_synced_also_if_segments_were_closed_since(tmp_path: Path) -> None:
+    """Else the archive would have more than the log, and begin a new history."""
+    async with opened(tmp_path, segment_bytes=1024) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(12):
+            await partition.append(sized(1, 100))
+        closed = (await partition.with_log(lambda log: list(log.segments)))[:-1]
+        assert len(closed) >= 2
+        for synced in range(13):
+            view = await partition.with_log(partial(view_of, synced=synced, archived={}))
+            assert view.next_offset == synced
+            assert [segment.next_offset for segment in view.segments[:-1]] == [
+                segment.next_offset for segment in closed if segment.next_offset <= synced
+            ]
+            assert not view.segments[-1].is_closed
+            assert view.segments[-1].log_bytes == sum(
+                len(sized(1, 100)) for _ in range(view.segments[-1].start, synced)
+            )
+        closed[0].index = None
+        with pytest.raises(SegmentGone):
+            await partition.with_log(partial(view_of, synced=1, archived={}))
