@@ -331,10 +331,14 @@ async def test_after_a_start_on_a_full_disk_the_archive_beside_it_is_still_used_
     async with opened(tmp_path / "data", files=ScarceDisk(free=0), **options) as store:
         archiver = Archiver(store, ArchiveOptions(interval_s=1e6), Files(), Flaky(tmp_path / "archive"))
         archiver._local._on_shortage = lambda: None
+        stored = sum(partition.disk_bytes for partition in store.partitions.values())
         await archiver.start()
         assert store.disk.is_full
         assert not await archiver.round()
         assert str(archiver.problem).endswith(", which is full (and 19 more)")
-        assert await archiver._local.free(100 * SEGMENT) == 60 * SEGMENT
+        # The server may have begun by itself to make room.
+        await archiver._local.free(100 * SEGMENT)
+        while sum(partition.disk_bytes for partition in store.partitions.values()) != stored - 60 * SEGMENT:  # noqa: ASYNC110
+            await asyncio.sleep(0)
         archiver.refused = True
         await archiver.stop(seconds=10)
