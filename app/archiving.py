@@ -98,7 +98,7 @@ def is_archive(path: str) -> bool:
 
 
 def awaited(options: StoreOptions) -> int:
-    """How many partitions of a data folder are still only in the archive from which it was begun."""
+    """Returns how many partitions of a data folder are still only in the archive from which it was begun."""
     try:
         return len(takeover.missing(Files(), Layout(options)))
     except UnsupportedFormat:
@@ -114,14 +114,14 @@ def survey(options: ArchiveOptions) -> Iterator[Surveyed]:
 
 
 def source_of(options: ArchiveOptions) -> Source:
-    """What an archive has for a repair. It blocks."""
+    """Opens the archive that the options name, for a repair. It blocks."""
     objects = importlib.import_module("whippet.storage.archive.objects").open_objects(options, Files())
     source: Source = importlib.import_module("whippet.storage.archive.repairing").ArchiveSource(objects, now_us)
     return source
 
 
 def sentences(restored: Restored, to: int) -> list[str]:
-    """What of a state that was restored as of a time is newer."""
+    """Returns sentences about what is newer than the time as of which a state was restored."""
     found = [
         f"the messages are those received until {_shown(to)}; streams, topics and groups that were created later are "
         "left out",

@@ -31,8 +31,8 @@ QUICK = Scale(1, 1, 0.2, 8 << 20, 50)
 
 
 class Bench(NamedTuple):
-    """What every measure is given: a folder of its own on the disk to measure, the amount of work, and the number of
-    shards."""
+    """The conditions of every measure: a folder of its own on the disk to measure, the amount of work, and the number
+    of shards."""
 
     folder: str
     scale: Scale

@@ -33,7 +33,7 @@ FAST = Target("value", "<", 1.0)
 
 
 class TakenOver(msgspec.Struct, frozen=True):
-    """What the child process measured."""
+    """The figures of the child process."""
 
     seconds: float
     arrived_seconds: float

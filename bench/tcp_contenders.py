@@ -1,4 +1,5 @@
-"""What the measures of `whippet bench tcp` share: the amount of work, and contenders that send or poll batches."""
+"""The common parts of the measures of `whippet bench tcp`: the amount of work, and contenders that send or poll
+batches."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BATCH = 1000
 
 
 class Scale(NamedTuple):
-    """How much work a run does."""
+    """The amount of work of a run."""
 
     rounds: int
     round_bytes: int

@@ -23,7 +23,7 @@ NO_TAIL = {"SYSTEM_LIMITS_TAIL_BYTES": "1"}
 
 
 class Way(NamedTuple):
-    """How batches are stored, the settings of a server for that, and what is expected of producing and consuming."""
+    """A way to store batches, the settings of a server for it, and the rates that are expected with it."""
 
     shown: str
     settings: dict[str, str]

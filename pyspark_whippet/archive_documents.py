@@ -49,7 +49,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the archive has of a partition."""
+    """The list of what the archive has of a partition."""
 
     epoch: int
     pieces: tuple[Piece, ...]
@@ -70,8 +70,8 @@ class Topic:
         return f"{self.folder}/partitions/{number}"
 
     def must_have_manifest(self, partition: int, complete_at: int) -> bool:
-        """Whether the partition existed when the archive was complete the last time. One that was added later has
-        another incarnation than the first."""
+        """Returns whether the partition existed when the archive was complete the last time. One that was added later
+        has another incarnation than the first."""
         return self.created_at < complete_at and self.incarnations[partition] == self.incarnations[0]
 
 

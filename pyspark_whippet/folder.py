@@ -155,7 +155,7 @@ class FolderBackend:
         return splits
 
     def _context(self, topic: str) -> bytes | None:
-        """What the encrypted batches of a topic are bound to; None without the whole data folder."""
+        """Returns what the encrypted batches of a topic are bound to; None without the whole data folder."""
         found, store = self._lookup(topic), _document(f"{self._path}/{FORMAT_FILE}")
         if found is None or store is None or self._topic is not None:
             return None

@@ -40,7 +40,7 @@ _GZIP_WINDOW = 31
 
 
 class Opener(NamedTuple):
-    """What opens the encrypted batches of a topic."""
+    """The keys and the place with which the batches of a topic are decrypted."""
 
     keys: Sequence[Secret]
     """In base64."""

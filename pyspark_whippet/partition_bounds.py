@@ -1,4 +1,4 @@
-"""What every backend provides (gateway, folder with files, both, archive), and the bounds of the partitions to read.
+"""The interface of every backend (gateway, folder with files, both, archive), and the bounds of the partitions to read.
 
 Topics are always named `stream/topic` here.
 """

@@ -48,7 +48,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Location:
-    """Where an archive is: a folder, or a prefix of a bucket."""
+    """The place of an archive: a folder, or a prefix of a bucket."""
 
     folder: str | None
     bucket: str = ""

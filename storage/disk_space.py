@@ -113,7 +113,7 @@ class DiskSpace:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether there is so little space that nothing should be kept which is only convenient."""
+        """Returns whether there is so little space that nothing should be kept which is only convenient."""
         space = self.space
         return space is not None and space.free < self._resumes_at
 
@@ -122,7 +122,7 @@ class DiskSpace:
         return self.reserve + self.reserve // RESUME_SHARE
 
     def summary(self) -> str | None:
-        """What is wrong, without the name of any folder. None if nothing is."""
+        """Returns what is wrong, without the name of any folder. None if nothing is."""
         if not self.is_full:
             return None
         return f"disk: messages are refused, because only {self._left} bytes are free ({RESERVE} = {self.reserve})"
@@ -148,7 +148,7 @@ class DiskSpace:
             self._thread = None
 
     async def use(self, relief: Relief | None) -> None:
-        """What may be asked to delete files from now on. None: nothing; returns when nothing is being deleted."""
+        """Sets what is asked to delete files from now on. With None, returns when nothing is being deleted any more."""
         self._relief, self._exhausted_at = relief, None
         if relief is None and self._relieving is not None:
             self._relieving.cancel()
@@ -216,7 +216,7 @@ class DiskSpace:
         return None
 
     def _available(self, space: Space) -> int:
-        """What is free once everything is written that was accepted."""
+        """Returns what is free once everything is written that was accepted."""
         return space.free - self._unflushed()
 
     def _accept(self) -> None:

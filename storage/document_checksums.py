@@ -22,7 +22,7 @@ _LOOKED_AT = 64
 
 
 class State(enum.Enum):
-    """What the checksum of a document tells."""
+    """The outcome of comparing the checksum of a document."""
 
     INTACT = "intact"
     UNCHECKED = "unchecked"
@@ -53,7 +53,7 @@ def without_checksum(stored: bytes) -> tuple[bytes, State]:
 
 
 def _unlike(stored: bytes, before: bytes, after: bytes) -> int:
-    """How many bytes around the digits are not those of a document with this end."""
+    """Returns how many bytes around the digits are not those of a document with this end."""
     end = stored[-(len(before) + _DIGITS + len(after)) :]
     found = end[: len(before)] + end[-len(after) :]
     return sum(a != b for a, b in zip(found, before + after, strict=False)) + len(before + after) - len(found)

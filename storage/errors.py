@@ -89,7 +89,7 @@ class ArchiveBehind(StorageError):
 
 
 class DiskFull(StorageError):
-    """What is left of the disk is kept for everything but messages."""
+    """The disk has less free space than the reserve, which is kept for everything but messages."""
 
 
 class InvalidOffset(StorageError):

@@ -43,7 +43,7 @@ class Item(NamedTuple):
 
 
 class Space(NamedTuple):
-    """How many bytes of a file system this process may still use, and how many it has."""
+    """The bytes of a file system that this process may still use, and all that it has."""
 
     free: int
     total: int
@@ -130,7 +130,7 @@ class Files:
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def share_a_disk(self, path: str, other: str) -> bool:
-        """Whether two folders are in one file system."""
+        """Returns whether two folders are in one file system."""
         return os.stat(path).st_dev == os.stat(other).st_dev
 
     def rename(self, source: str, target: str) -> None:

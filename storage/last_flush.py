@@ -1,4 +1,4 @@
-"""What a partition does last before its files are closed."""
+"""The last flush of a partition, before its files are closed."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def decode_sealed(content: bytes, seal: Seal | None) -> tuple[int, int] | None:
 
 
 def fault_in(content: bytes, seal: Seal | None) -> str | None:
-    """What is wrong with a file of stored offsets; None if nothing is. Without a seal, encrypted offsets are only
-    compared with their checksums."""
+    """Returns what is wrong with a file of stored offsets; None if nothing is. Without a seal, encrypted offsets are
+    only compared with their checksums."""
     is_sealed = len(content) > 2 * PLACE.size
     size = SEALED_PLACE.size if is_sealed else PLACE.size
     if len(content) != 2 * size:

@@ -80,7 +80,7 @@ def fill(
 
 
 def _is_large(index: Index, i: int) -> bool:
-    """Whether unpacking a batch takes long enough to be worth another thread. Decrypting alone does not."""
+    """Returns whether unpacking a batch takes long enough to be worth another thread. Decrypting alone does not."""
     return index.length(i) >= LARGE_BYTES and index.stored_length(i) < index.length(i)
 
 

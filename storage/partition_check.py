@@ -34,7 +34,7 @@ CHECKSUM_FAULT = "it is not what was written: its checksum does not match"
 
 
 class Part(enum.Enum):
-    """What of a data folder is damaged."""
+    """A part of a data folder that may be damaged."""
 
     LOG = "log"
     TAIL = "end of the last log"
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Seals(msgspec.Struct, frozen=True):
-    """What decrypts the batches and the offsets of a partition; None: the key is not known here."""
+    """The keys for the batches and the offsets of a partition; None: the key is not known here."""
 
     batches: Seal | None = None
     offsets: Seal | None = None
@@ -169,8 +169,8 @@ def _read(files: Files, folder: str, one: CheckedSegment, partition_id: int) -> 
 
 
 def _foreign(files: Files, folder: str, one: CheckedSegment, seal: Seal | None) -> str | None:
-    """Why the first or the last batch of a segment cannot be decrypted in this place. No damage explains that, because
-    their checksums are right."""
+    """Returns why the first or the last batch of a segment cannot be decrypted in this place. No damage explains that,
+    because their checksums are right."""
     if seal is None or not len(one.entries):
         return None
     handle = files.open_for_reading(log_file(folder, one.start))
@@ -226,13 +226,13 @@ def row(index: Index, i: int) -> tuple[int, int, int, int, int, int]:
 
 
 def _has(described: Index, entries: Index, i: int) -> bool:
-    """Whether an index has the same entry as another one."""
+    """Returns whether an index has the same entry as another one."""
     at = described.holding(entries.base_offset(i))
     return at < len(described) and row(described, at) == row(entries, i)
 
 
 def _is_beginning(described: Index, entries: Index) -> bool:
-    """Whether an index describes the log, or its first batches."""
+    """Returns whether an index describes the log, or its first batches."""
     return described.describes_as(entries.part(0, len(described)))
 
 
@@ -291,7 +291,7 @@ def _check_history(files: Files, path: str) -> list[Found]:
 
 
 def document_fault(content: bytes, kind: type[object]) -> str | None:
-    """What is wrong with a JSON document; None if nothing is."""
+    """Returns what is wrong with a JSON document; None if nothing is."""
     document, state = without_checksum(content)
     try:
         msgspec.json.decode(document, type=kind)

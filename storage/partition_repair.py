@@ -107,7 +107,7 @@ class PartitionRepair:
 
     @property
     def histories(self) -> list[ArchivedPartition]:
-        """What the archive has of the partition: the history that goes on, then older ones."""
+        """Returns what the archive has of the partition: the history that goes on, then older ones."""
         return self._archived(older=False) + self._archived(older=True)
 
     def _archived(self, *, older: bool) -> list[ArchivedPartition]:
@@ -292,7 +292,7 @@ class PartitionRepair:
         return FROM_ARCHIVE if has_more else "cut off after the last whole batch; the archive has nothing of it"
 
     def _covers(self, start: int, found: Found) -> bool:
-        """Whether the archive has every message that is lost."""
+        """Returns whether the archive has every message that is lost."""
         damage = found.damage
         starts = [start, *(each for each in self._covered if damage.offset <= each < damage.next_offset)]
         entries = [archived.entries for each in starts for archived in self._covered.get(each, ())]
@@ -442,7 +442,7 @@ def _alike(one: bytes, other: bytes) -> int:
 
 
 def _meet(one: Found, other: Found) -> bool:
-    """Whether two findings are about the same bytes or messages."""
+    """Returns whether two findings are about the same bytes or messages."""
     a, b = one.damage, other.damage
     bytes_meet = a.position < b.position + max(b.length, 1) and b.position < a.position + max(a.length, 1)
     offsets_meet = a.offset < b.next_offset and b.offset < a.next_offset

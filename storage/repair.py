@@ -146,7 +146,7 @@ class Repair:
         return msgspec.json.decode(archived, type=Identity)
 
     def _is_claimed(self) -> bool:
-        """Whether this folder was the last one that wrote to the archive."""
+        """Returns whether this folder was the last one that wrote to the archive."""
         assert self._source is not None
         path = self._layout.below(CLAIMS_FILE)
         content = read_all(self._files, path) if self._files.exists(path) else b""
@@ -271,6 +271,6 @@ def _version_in(content: bytes) -> int | None:
 
 
 def _resemble(damaged: bytes, archived: bytes) -> bool:
-    """Whether a damaged file was this one: most of its bytes are the same."""
+    """Returns whether a damaged file was this one: most of its bytes are the same."""
     same = sum(a == b for a, b in zip(damaged, archived, strict=False))
     return same >= max(len(damaged), len(archived)) * 3 // 4

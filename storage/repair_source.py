@@ -1,4 +1,4 @@
-"""What a repair needs of an archive, and what it reports, as values. archive/repairing.py reads the archive."""
+"""The values that a repair gets from an archive, and those that it reports. archive/repairing.py reads the archive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What was found and done in one partition, or, without a place, in all other files."""
+    """The findings and repairs of one partition, or, without a place, of all other files."""
 
     place: PartitionId | None
     stream_name: str

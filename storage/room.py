@@ -1,4 +1,4 @@
-"""Whether there is room for more: in a topic, on the disk, or while the archive is behind.
+"""Refuses messages for which there is no room: in a topic, on the disk, or because the archive is behind.
 
 Partitions ask in the same turn of the event loop as they append, so no other append can take the room in between.
 """
@@ -14,7 +14,7 @@ Check = Callable[[PartitionId, int], None]
 
 
 class Allowance:
-    """How many bytes the disk still takes, as of the last look at it."""
+    """The number of bytes that the disk still takes, as of the last look at it."""
 
     __slots__ = ("accepted", "bytes", "on_spent")
 
@@ -41,7 +41,7 @@ class Room:
 
     @property
     def disk_full(self) -> str | None:
-        """Why the disk has no room; None if it has."""
+        """Returns why the disk has no room; None if it has."""
         return self._disk_full
 
     @disk_full.setter
@@ -51,7 +51,7 @@ class Room:
 
     @property
     def archive_behind(self) -> str | None:
-        """Why messages are refused for the sake of the archive; None if they are not."""
+        """Returns why messages are refused for the sake of the archive; None if they are not."""
         return self._archive_behind
 
     @archive_behind.setter

@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a log is to be changed. Without `rewritten`, ranges of it are replaced in place."""
+    """The changes to a log. Without `rewritten`, ranges of it are replaced in place."""
 
     patches: list[Range]
     """Bytes to take from the archive, at the same positions."""

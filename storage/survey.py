@@ -86,7 +86,7 @@ def survey_all(
 
 
 class _Run(NamedTuple):
-    """What it takes to check any partition."""
+    """The means to check any partition."""
 
     files: Files
     layout: Layout
@@ -123,7 +123,7 @@ def _check_in_process(place: PartitionId) -> Surveyed:
 
 
 class SealsOf:
-    """What decrypts anything in a folder, as far as its keys are known."""
+    """The keys for everything in a folder, as far as they are known."""
 
     def __init__(self, keyring: Keyring | None, identity: str) -> None:
         self.documents = None if keyring is None else Seal(keyring, b"whippet\0" + identity.encode() + b"\0")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ends(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition begins and ends, as the list has it."""
+    """The beginning and the end of a partition, as the list has them."""
 
     stream: int
     topic: int
@@ -59,7 +59,7 @@ class TakeoverDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """What is to be expected of the partitions without a folder."""
+    """The partitions without a folder, and what is to be expected of them."""
 
     location: str = ""
     awaited: dict[PartitionId, Ends] = {}
@@ -122,7 +122,7 @@ class Coming:
         exclusive.enter()
 
     def by(self, arrival: Arrival, history: History | None) -> None:
-        """How it comes, and what can be read of it already."""
+        """Sets how the partition comes, and what can be read of it already."""
         self._exclusive.arrival, self._partition.history = arrival, history
 
     def refuse(self, failure: StorageError) -> None:
@@ -195,7 +195,7 @@ def finish(files: Files, layout: Layout) -> None:
 
 
 def segments(ends: Ends) -> list[Segment]:
-    """What the local log will be like: nothing, after all that may have been given out."""
+    """Returns what the local log will be like: nothing, after all that may have been given out."""
     found = []
     if ends.first < ends.end < ends.next:
         left_out = Segment(ends.end, 0, ends.next)

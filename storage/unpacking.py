@@ -100,14 +100,14 @@ class UnpackedBatches:
 
 
 class Readers:
-    """What the last reads of one log tell about its readers."""
+    """The last reads of one log, and what they tell about its readers."""
 
     def __init__(self) -> None:
         self._ends: deque[int] = deque(maxlen=READS_REMEMBERED)
         self._shared = 0
 
     def goes_on(self, offset: int) -> bool:
-        """Whether a reader that begins at an offset has read what comes before it."""
+        """Returns whether a reader that begins at an offset has read what comes before it."""
         return offset in self._ends
 
     def ended(self, offset: int) -> None:
@@ -116,7 +116,7 @@ class Readers:
 
     @property
     def are_several(self) -> bool:
-        """Whether some have read the same lately."""
+        """Returns whether some have read the same lately."""
         return self._shared > 0
 
 

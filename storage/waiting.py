@@ -26,8 +26,8 @@ def wake(waiting: Iterable[Future]) -> None:
 
 
 class Awaiting(Protocol):
-    """What is told that an offset was reached, or why it will not be: a future, or an object that reacts at once. Such
-    an object may neither raise nor append anything: the partition is in the middle of its work."""
+    """A future, or an object that reacts at once when it is told that an offset was reached, or why it will not be.
+    Such an object may neither raise nor append anything: the partition is in the middle of its work."""
 
     def done(self) -> bool: ...
     def set_result(self, result: None, /) -> None: ...

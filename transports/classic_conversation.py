@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import direct_sends, groups
-from whippet.app.commands.direct_sends import OnDone
 from whippet.app.commands.registry import Destination, admit, execute
 from whippet.app.commands.requests import PollMessages, Request, SendMessages
 from whippet.app.commands.responses import Polled
@@ -70,8 +71,7 @@ class ClassicConversation:
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return [frames.failure(code)]
 
-    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
-        """See transports/conversation.py."""
+    def begin_send(self, frame: memoryview, respond: Callable[[list[Readable]], None]) -> list[Readable] | None:
         size = len(frame)
         if not frames.HEADER_BYTES <= size <= self._single_bytes_max:
             return None
@@ -96,15 +96,16 @@ class ClassicConversation:
             return None
         if sending.is_done:
             return SENT
-        sending.on_done = on_done
+        sending.on_done = partial(self._end_send, respond)
         return []
 
-    def end_send(self, refused: CommandError | None) -> list[Readable]:
+    def _end_send(self, respond: Callable[[list[Readable]], None], refused: CommandError | None) -> None:
         if refused is None:
-            return SENT
+            respond(SENT)
+            return
         self.is_over = refused.code in CLOSING_CODES
         _log.debug("%s: command %d refused: %s", self.session.address, frames.SEND_MESSAGES, refused)
-        return [frames.failure(on_the_wire(refused.code))]
+        respond([frames.failure(on_the_wire(refused.code))])
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         code = frames.code_of(frame)

@@ -7,10 +7,10 @@ transports/wire encodes the response.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from whippet.app.commands.direct_sends import OnDone
-from whippet.app.errors import Code, CommandError
+from whippet.app.errors import Code
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Readable
@@ -48,13 +48,10 @@ class Conversation(Protocol):
     successor: Conversation | None
     """The conversation that takes over after a login, if another one does."""
 
-    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
+    def begin_send(self, frame: memoryview, respond: Callable[[list[Readable]], None]) -> list[Readable] | None:
         """Executes a send of one message if that needs nothing but an append, and `frame` is the whole of it. Returns
-        None if not, and nothing was done; an empty list if the response follows: `end_send` returns it when `on_done`
-        is called."""
-
-    def end_send(self, refused: CommandError | None) -> list[Readable]:
-        """Returns the response to a send that was begun."""
+        the response; an empty list if `respond` is called with it later; None if it is something else, and nothing was
+        done."""
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         """Returns the response to a whole frame, header first; an error is a response too. An empty list: there is

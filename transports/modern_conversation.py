@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from whippet.app.commands import groups
-from whippet.app.commands.direct_sends import OnDone, send
+from whippet.app.commands.direct_sends import send
 from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import PollMessages, SendMessages
 from whippet.app.errors import Code, CommandError, on_the_wire
@@ -105,11 +106,8 @@ class ModernConversation:
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return frames.reply(frames.request_of(data), 0, status=code)
 
-    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
-        return None
-
-    def end_send(self, refused: CommandError | None) -> list[Readable]:
-        raise NotImplementedError
+    def begin_send(self, frame: memoryview, respond: Callable[[list[Readable]], None]) -> None:
+        """Leaves all requests to `respond`, because the response to a numbered one has to be remembered."""
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         header = frames.request_of(frame)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ import msgspec
 import xxhash
 
 from whippet.app.commands import deferred_polls, requests
-from whippet.app.commands.direct_sends import OnDone, send
+from whippet.app.commands.direct_sends import send
 from whippet.app.commands.registry import execute
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
@@ -126,11 +127,8 @@ class NextConversation:
     def _acting(self) -> Session:
         return self.session if self._bound is None else self._bound.session
 
-    def begin_send(self, frame: memoryview, on_done: OnDone) -> list[Readable] | None:
-        return None
-
-    def end_send(self, refused: CommandError | None) -> list[Readable]:
-        raise NotImplementedError
+    def begin_send(self, frame: memoryview, respond: Callable[[list[Readable]], None]) -> None:
+        """Leaves all requests to `respond`, because the response to a numbered one has to be remembered."""
 
     async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         header = frames.request_of(frame)

@@ -283,12 +283,11 @@ class Connection(asyncio.BufferedProtocol):
             self._is_working = True
         return True
 
-    def _end_send(self, refused: CommandError | None) -> None:
+    def _end_send(self, response: list[Readable]) -> None:
         """Called in the middle of the work of a partition, so that whatever else there is to do has to wait."""
         conversation = self._conversation
         assert conversation is not None
         try:
-            response = conversation.end_send(refused)
             if not self._transport.is_closing():
                 self._send(response)
         except Exception:  # noqa: BLE001 -- it must not reach those that wait for the same partition

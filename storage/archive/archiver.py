@@ -448,7 +448,7 @@ class Archiver:
         return await self._local.retain(stream_id, topic_id, time_us=time_us, max_bytes=max_bytes)
 
     async def _is_ours(self) -> bool:
-        """Whether the archive responds, and no other server has claimed it."""
+        """Returns whether the archive responds, and no other server has claimed it."""
         claimed = self._claimed
         if self.refused or claimed is None:
             return False
@@ -526,7 +526,7 @@ class Archiver:
         return max(partition.appended - max(archived, partition.local_first_offset), 0)
 
     def _archived_of(self, partition: Partition) -> Known | None:
-        """What the archive has of a partition, as far as is known; None if that is of before a purge."""
+        """Returns what the archive has of a partition, as far as is known; None if that is of before a purge."""
         known, emptied = self._last_known.get(partition.place, (None, partition.emptied))
         return known if emptied == partition.emptied else None
 

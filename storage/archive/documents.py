@@ -38,7 +38,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition began and ended in a round."""
+    """The offsets at which a partition began and ended in a round."""
 
     stream: Count
     topic: Count

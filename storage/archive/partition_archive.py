@@ -142,7 +142,7 @@ class PartitionArchive:
             raise
 
     def look(self, view: View) -> Known:
-        """What the archive has of a view. Nothing is uploaded."""
+        """Returns what the archive has of a view. Nothing is uploaded."""
         self.load()
         assert self._manifest is not None
         if self._manifest.incarnation != self.incarnation or self._contradiction(self._manifest, view):

@@ -1,4 +1,4 @@
-"""What an archive has for the repair of a data folder (repair.py). It only reads, except for `upload_again`.
+"""Reads from an archive what the repair of a data folder needs (repair.py), and uploads objects again.
 
 Nothing of an object is used because a manifest says so: of a log, only batches whose own checksums are right count.
 """

@@ -238,7 +238,7 @@ class Restoring:
         return msgspec.structs.replace(document, generation=self._owner.generation)
 
     def _given_out(self, before: Owner, last: Round | None, catalogue: Catalogue) -> int:
-        """How many offsets a partition may have given out that the archive does not know."""
+        """Returns how many offsets a partition may have given out that the archive does not know."""
         if before.complete and self._to is None:
             return 0
         return given_out_since(
@@ -481,7 +481,7 @@ class Restoring:
 
 
 def given_out_since(archived_at: int, now: int) -> int:
-    """How many offsets of a partition a server may have given out since a time."""
+    """Returns how many offsets of a partition a server may have given out since a time."""
     return (max(now - archived_at, 0) // 1_000_000 + CLOCKS_APART_S) * MESSAGES_PER_SECOND_MAX
 
 

@@ -50,7 +50,7 @@ class Reuploading:
             yield self._finding(producers, None, reason, self._upload(producers, content))
 
     def _fault(self, blob: Blob) -> str | None:
-        """What is wrong with an object, which is read completely."""
+        """Returns what is wrong with an object, which is read completely."""
         found = self._objects.digest(f"{self._below}/{blob.name}")
         if found is None:
             return "the object is missing"

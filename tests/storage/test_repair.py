@@ -9,18 +9,27 @@ import errno
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.storage.archive.support.archives import archived
+from tests.storage.support.damages import (
+    DAMAGES,
+    KINDS,
+    Damaging,
+    a_changed_batch,
+    garbled,
+    half,
+    with_more_after,
+    with_more_inside,
+    zeros,
+)
 from tests.storage.support.documents import content as content_of
 from tests.storage.support.packed import usually
 from tests.storage.support.repairs import (
     PARTITION,
-    Dying,
-    Killed,
     Mirrored,
     everything,
     findings,
@@ -30,16 +39,11 @@ from tests.storage.support.repairs import (
 from tests.storage.support.world import opened, texts
 from tests.support.sizes import sized
 from whippet.storage import producer_file
-from whippet.storage.errors import RepairRefused, StoreLocked, UnsupportedFormat
-from whippet.storage.files import Buffer, Files
+from whippet.storage.errors import UnsupportedFormat
+from whippet.storage.files import Files
 from whippet.storage.offsets import Kind
-from whippet.storage.options import StoreOptions
 from whippet.storage.partition_check import Part
 from whippet.storage.producers import Producer, Record
-from whippet.storage.repair import Repair
-from whippet.storage.survey import survey
-
-Damaging = Callable[[Path], None]
 
 NOT_REPAIRABLE = ("archive_claims.json",)
 SET_ASIDE = ("numbers.json",)
@@ -79,39 +83,6 @@ async def test_a_changed_byte_of_any_file_is_found_named_and_repaired(tmp_path: 
 
 
 # ------------------------------------------------------------------------------------------------ other kinds of damage
-
-
-def zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def without_its_middle(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 3 :])
-
-
-def with_more_inside(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[:300] + b"inserted" + content[300:])
-
-
-def with_more_after(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"after the last batch" * 20)
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def garbled(path: Path) -> None:
-    path.write_bytes(bytes(octet ^ 0x5A for octet in path.read_bytes()))
-
-
-KINDS = (zeros, half, without_its_middle, with_more_inside, with_more_after, emptied, garbled, Path.unlink)
 
 
 def restored(folder: Mirrored) -> None:
@@ -223,153 +194,6 @@ async def test_a_missing_partition_is_restored(tmp_path: Path, way: str) -> None
     after = folder.files()
     assert all(after[name] == content for name, content in folder.before.items() if name.endswith(".log"))
     assert await folder.readable() == folder.messages
-
-
-# ------------------------------------------------------------------------------------------- interruptions and refusals
-
-
-def a_changed_batch(folder: Mirrored) -> None:
-    log = folder.logs()[0]
-    log.write_bytes(flipped(log.read_bytes(), 300, 1))
-
-
-def bytes_inserted(folder: Mirrored) -> None:
-    with_more_inside(folder.logs()[1])
-
-
-def a_short_last_log(folder: Mirrored) -> None:
-    half(folder.logs()[-1])
-
-
-def a_longer_last_log(folder: Mirrored) -> None:
-    with_more_after(folder.logs()[-1])
-
-
-def a_missing_log(folder: Mirrored) -> None:
-    folder.logs()[1].unlink()
-
-
-def small_files(folder: Mirrored) -> None:
-    for name in ("producers", "offsets/consumers/7", folder.logs()[0].name.replace("log", "index")):
-        path = folder.partition / name
-        path.write_bytes(flipped(path.read_bytes(), 20, 1))
-    garbled(folder.data / "streams/0/stream.json")
-
-
-def a_missing_folder(folder: Mirrored) -> None:
-    shutil.rmtree(folder.partition)
-
-
-def no_format(folder: Mirrored) -> None:
-    (folder.data / "FORMAT").unlink()
-
-
-DAMAGES = (
-    a_changed_batch,
-    bytes_inserted,
-    a_short_last_log,
-    a_longer_last_log,
-    a_missing_log,
-    small_files,
-    a_missing_folder,
-    no_format,
-)
-
-
-def readable_in(folder: Mirrored) -> int:
-    return sum(found.messages for found in survey(folder.store_options()))
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_a_repair_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated(
-    tmp_path: Path, damage: Callable[[Mirrored], None]
-) -> None:
-    folder = await mirrored(tmp_path, "zstd, encrypted")
-    steps = 0
-    while True:
-        damage(folder)
-        there = readable_in(folder) if (folder.data / "FORMAT").exists() else 0
-        files = Dying(steps)
-        try:
-            folder.repair(files)
-        except Killed:
-            pass
-        else:
-            break
-        if (folder.data / "FORMAT").exists():
-            assert readable_in(folder) >= there, steps
-        assert all(each.repaired for each in findings(folder.repair())), steps
-        assert folder.damage() == []
-        after = {name: content for name, content in folder.files().items() if not name.startswith("staging/")}
-        left_out = {name for name in after if name not in folder.before}
-        assert {name: after.get(name) for name in folder.before} == folder.before or damage is a_missing_folder, steps
-        assert not left_out or damage is a_missing_folder
-        folder.reset()
-        steps += 1
-    assert steps > 2
-
-
-class Full(Files):
-    """A disk without room."""
-
-    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_on_a_full_disk_nothing_changes(tmp_path: Path, damage: Callable[[Mirrored], None]) -> None:
-    folder = await mirrored(tmp_path)
-    damage(folder)
-    before = folder.files()
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        folder.repair(Full())
-    after = folder.files()
-    assert {name: after.get(name) for name in before} == before
-    assert all(not content for name, content in after.items() if name not in before)
-    assert all(each.repaired for each in findings(folder.repair()))
-    assert folder.damage() == []
-
-
-async def test_a_folder_that_a_server_has_open_is_refused(tmp_path: Path) -> None:
-    folder = await mirrored(tmp_path)
-    async with opened(folder.data):
-        with pytest.raises(StoreLocked):
-            folder.repair()
-
-
-async def test_the_archive_of_another_folder_is_refused(tmp_path: Path) -> None:
-    one, other = await mirrored(tmp_path / "one"), await mirrored(tmp_path / "other")
-    a_changed_batch(one)
-    (one.root / "archive").rename(one.root / "its own")
-    (other.root / "archive").rename(one.root / "archive")
-    with pytest.raises(RepairRefused, match="the archive of another data folder"):
-        one.repair()
-    (one.data / "FORMAT").unlink()
-    with pytest.raises(RepairRefused, match="not certain"):
-        one.repair()
-
-
-@pytest.mark.parametrize("name", ["RESTORING", "placement.json"])
-async def test_a_folder_that_another_tool_has_to_finish_is_refused(tmp_path: Path, name: str) -> None:
-    folder = await mirrored(tmp_path)
-    (folder.data / name).write_text("{}")
-    with pytest.raises(RepairRefused):
-        folder.repair()
-
-
-async def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedFormat, match="not a data folder"):
-        list(Repair(StoreOptions(path=str(tmp_path)), Files(), None).run())
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_partition_whose_deletion_was_interrupted_is_not_touched(tmp_path: Path) -> None:
-    folder = await mirrored(tmp_path)
-    (folder.partition / "intent.json").write_text('{"purge":true}')
-    garbled(folder.logs()[0])
-    (outcome, _) = folder.repair()
-    assert outcome.findings == []
-    assert "a deletion was in progress" in outcome.notes[0]
 
 
 # ----------------------------------------------------------------------------------- what the archive does not know yet

@@ -65,7 +65,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmat
 
 
 class Local:
-    """What a command may use that contacts no server by itself."""
+    """The options and the output of a command that contacts no server by itself."""
 
     def __init__(self, given: destination.Given, form: output.Format, *, yes: bool) -> None:
         self.given = given

@@ -27,7 +27,7 @@ class Format(enum.StrEnum):
 
 
 class Kind(enum.Enum):
-    """How a table shows a number."""
+    """The way in which a table shows a number."""
 
     COUNT = "count"
     SIZE = "size"
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Done(Row, frozen=True):
-    """What a command without another result has done."""
+    """The result of a command that has no other one."""
 
     identity: ClassVar[str] = ""
     done: str

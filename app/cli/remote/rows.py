@@ -191,7 +191,7 @@ class Context(Row, frozen=True):
     server: str
     user: str | None
     secret: str
-    """Where it is: keyring, file or none."""
+    """The place of the secret: keyring, file or none."""
     in_use: bool
 
 

@@ -1,5 +1,5 @@
-"""Where reading a topic begins: `first`, `end`, `-10` for the last ten of each partition, an offset, a time such as
-2026-07-31T12:00:00Z, or `2h-ago`."""
+"""The places where reading a topic may begin: `first`, `end`, `-10` for the last ten of each partition, an offset, a
+time such as 2026-07-31T12:00:00Z, or `2h-ago`."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import typer
 
 from whippet.app.cli.remote import rows
 from whippet.app.cli.remote.arguments import Expiry, MaxSize, Stream, Topic, expiry, topic_size
+from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Online, identifier, required
 from whippet.app.cli.remote.output import Done
 
@@ -58,9 +59,14 @@ async def update(
     max_topic_size: MaxSize = "server_default",
     replication_factor: Replication = 1,
 ) -> Done:
-    """What is not given, or `server_default`, keeps its present value. But zstd becomes gzip: the protocol of this
-    command knows no zstd."""
+    """Keeps the present value of what is not given, or is `server_default`. A topic that is shown as gzip needs its
+    COMPRESSION: the protocol of this command knows no zstd, and shows it as gzip."""
     present = (await get(on, stream, topic)).compression_algorithm
+    if compression is None and present == "gzip":
+        raise UsageFailure(
+            "the topic may be compressed with zstd, which this command would change: say gzip or none as COMPRESSION, "
+            "or use PUT /streams/{stream}/topics/{topic} over HTTP"
+        )
     await on.client.update_topic(
         identifier(stream),
         identifier(topic),

@@ -175,8 +175,8 @@ system.sharding.cpu_allocation | app/config/test_config_store_options.py | IGGY_
 system.protocol.oldest | transports/test_modern_logins.py | oldest
 system.protocol.newest | transports/test_modern_logins.py | newest
 system.limits.tail_bytes | storage/test_reading.py | tail_bytes_max
-system.limits.unflushed_bytes | storage/test_write_pipeline.py | unflushed_bytes_max
-system.limits.partition_unflushed_bytes | storage/test_write_pipeline.py | partition_unflushed_bytes_max
+system.limits.unflushed_bytes | storage/test_backpressure.py | unflushed_bytes_max
+system.limits.partition_unflushed_bytes | storage/test_backpressure.py | partition_unflushed_bytes_max
 system.limits.batch_bytes | storage/test_batch_refusals.py | batch_bytes
 system.limits.batch_messages | storage/test_batch_refusals.py | batch_messages
 system.limits.payload_bytes | storage/test_batch_refusals.py | payload_bytes

@@ -184,6 +184,18 @@ def test_polls_begin_where_they_are_told_to(whippet: Whippet) -> None:
     whippet("stream", "delete", "polled", "--yes")
 
 
+def test_a_topic_that_may_be_compressed_with_zstd_is_not_changed_to_gzip_unasked(whippet: Whippet) -> None:
+    """The protocol shows zstd as gzip."""
+    whippet("stream", "create", "s")
+    whippet("topic", "create", "s", "t", "1", "gzip")
+    assert "may be compressed with zstd" in whippet("topic", "update", "s", "t", "u", code=2).err
+    whippet("topic", "get", "s", "t")
+    whippet("topic", "update", "s", "t", "u", "gzip")
+    assert whippet("topic", "get", "s", "u", "--output", "json").json["compression_algorithm"] == "gzip"
+    whippet("topic", "update", "s", "u", "v", "none")
+    whippet("topic", "update", "s", "v", "w")
+
+
 def test_what_does_not_exist_exits_with_3_and_what_is_refused_with_4(whippet: Whippet) -> None:
     assert "`whippet stream list` shows" in whippet("stream", "get", "nothing", code=3).err
     whippet("stream", "delete", "nothing", "--yes", code=3)

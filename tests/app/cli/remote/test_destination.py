@@ -207,7 +207,7 @@ class Ring:
 
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
-    keyring = pytest.importorskip("keyring")
+    keyring = pytest.importorskip("keyring", reason="keyring is not installed: install whippet-gateway[keyring]")
     found = Ring()
     monkeypatch.delenv("WHIPPET_KEYRING")
     monkeypatch.setattr(keyring, "get_keyring", lambda: found)
