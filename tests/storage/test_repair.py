@@ -103,7 +103,7 @@ def restored(folder: Mirrored) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 async def test_every_log_that_is_damaged_is_repaired(tmp_path: Path, way: str, kind: Damaging) -> None:
     folder = await mirrored(tmp_path, way)
-    assert len(folder.logs()) > 3
+    assert len(folder.logs()) > 2  # compressed, the messages fill fewer segments
     for log in folder.logs():
         original = log.read_bytes()
         kind(log)

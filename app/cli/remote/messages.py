@@ -17,13 +17,14 @@ from whippet.app.cli.remote.output import Done
 from whippet.app.cli.remote.waiting import interruptible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from whippet.app.client.consumer import Received
     from whippet.app.commands.responses import Polled
 
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 1 << 20
+KEY_BYTES_MAX = 255
 
 Payloads = Annotated[
     list[str] | None, typer.Argument(metavar="MESSAGE", help="the messages; without any, the lines of standard input")
@@ -69,15 +70,22 @@ async def send(
     if partition_id is not None:
         partitioning = to_partition(partition_id)
     elif message_key is not None:
-        partitioning = by_key(message_key.encode())
+        partitioning = by_key(checked_key(message_key))
     block = parse(headers or ())
     sent = size = 0
-    for payloads in _batches([text.encode() for text in messages] if messages else _lines(input_file)):
+    for payloads in batches_of([text.encode() for text in messages] if messages else _lines(input_file)):
         batch = [Message(payload, user_headers=block) for payload in payloads] if block else payloads
         await on.client.send_messages(identifier(stream), identifier(topic), batch, partitioning)
         sent += len(payloads)
         size += sum(map(len, payloads))
     return rows.Sent(sent, size)
+
+
+def checked_key(key: str) -> bytes:
+    octets = key.encode()
+    if not 0 < len(octets) <= KEY_BYTES_MAX:
+        raise UsageFailure(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(octets)}: {key[:40]!r}")
+    return octets
 
 
 def _lines(path: str | None) -> Iterator[bytes]:
@@ -94,7 +102,8 @@ def _line() -> bytes:
         return sys.stdin.buffer.readline()
 
 
-def _batches(payloads: list[bytes] | Iterator[bytes]) -> Iterator[list[bytes]]:
+def batches_of(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields payloads in batches. Empty lines are no messages."""
     batch: list[bytes] = []
     size = 0
     for payload in payloads:

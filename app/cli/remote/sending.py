@@ -7,7 +7,6 @@ import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ import typer
 from whippet.app.cli.remote import rows
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Online
-from whippet.app.cli.remote.messages import BATCH_BYTES, BATCH_MESSAGES
+from whippet.app.cli.remote.messages import batches_of, checked_key
 from whippet.app.cli.remote.output import size_text
 from whippet.app.cli.remote.reading import Place, split
 from whippet.app.cli.remote.waiting import interruptible
@@ -27,6 +26,8 @@ IN_PROGRESS = 4
 """Batches without a response."""
 PROGRESS_S = 0.5
 CHUNK_BYTES = 1 << 20
+LINE_BYTES_MAX = 64_000_000
+"""The most that a message may have."""
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="files; `-`, the default, is standard input")]
 Key = Annotated[
@@ -61,11 +62,11 @@ async def send(
     path = filters.path_of(key) if key is not None else None
     fixed = BALANCED if partition is None else to_partition(partition)
     if key is not None and path is None:
-        fixed = by_key(key.encode())
+        fixed = by_key(checked_key(key))
     sender = _Sender(on, place)
 
     async def put(payloads: list[bytes]) -> None:
-        for batch in _batches(payloads):
+        for batch in batches_of(payloads):
             groups: dict[Partitioning, list[bytes]] = {}
             for payload in batch:
                 groups.setdefault(_partitioning(path(payload)) if path else fixed, []).append(payload)
@@ -77,22 +78,58 @@ async def send(
         for name in files or ["-"]:
             with _opened(name) as file:
                 if whole:
-                    await put([file.read()])
+                    await put([_whole(name, file.read())])
                     continue
-                rest = b""
+                lines = _Lines(name)
                 while chunk := _read(file):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    await put(lines)
+                    await put(lines.feed(chunk))
                     if len(chunk) < CHUNK_BYTES:
                         # Whoever types, or writes to the pipe, pauses: what is there must not wait for more.
                         await sender.finish()
-                await put([rest])
+                await put([lines.rest])
         await sender.finish()
     except BaseException:
         sender.report(failed=True)
         raise
     sender.report()
     return rows.Sent(sender.messages, sender.size)
+
+
+class _Lines:
+    """Cuts what is read into lines, without their ends. The last one may be unfinished."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._unfinished: list[bytes] = []
+        self._length = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Returns the lines that are finished by now."""
+        first, *others = chunk.split(b"\n")
+        self._add(first)
+        if not others:
+            return []
+        *whole, rest = b"".join(self._unfinished), *others
+        self._unfinished, self._length = [], 0
+        self._add(rest)
+        return [line.removesuffix(b"\r") for line in whole]
+
+    def _add(self, octets: bytes) -> None:
+        self._unfinished.append(octets)
+        self._length += len(octets)
+        if self._length > LINE_BYTES_MAX:
+            sentence = f"{self._name}: a line is longer than {LINE_BYTES_MAX} bytes, the most that a message may have"
+            raise UsageFailure(sentence)
+
+    @property
+    def rest(self) -> bytes:
+        return b"".join(self._unfinished).removesuffix(b"\r")
+
+
+def _whole(name: str, content: bytes) -> bytes:
+    if not content:
+        raise UsageFailure(f"{name} is empty, and a message cannot be")
+    return content
 
 
 def _read(file: Any) -> bytes:
@@ -109,23 +146,7 @@ def _partitioning(value: Any) -> Partitioning:
     from whippet.app.client.commands import BALANCED, by_key  # noqa: PLC0415
 
     text = "" if value is None else str(value)
-    return by_key(text.encode()[:255]) if text else BALANCED
-
-
-def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for line in lines:
-        payload = line.removesuffix(b"\r")
-        if not payload:
-            continue
-        if batch and (len(batch) == BATCH_MESSAGES or size + len(payload) > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(payload)
-        size += len(payload)
-    if batch:
-        yield batch
+    return by_key(checked_key(text)) if text else BALANCED
 
 
 class _Sender:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.cli.remote.support.commands import Whippet
-from whippet.app.cli.remote import filters, starts
+from whippet.app.cli.remote import filters, sending, starts
 from whippet.app.cli.remote.failures import UsageFailure
 
 DEADLINE_S = 60
@@ -59,6 +59,37 @@ def test_files_are_sent_by_lines_or_as_a_whole(whippet: Whippet, topic: str, tmp
     assert [row["payload"] for row in rows] == ["1", "2", "3", "4", "1\n2\n"]
     assert [row["headers"] for row in rows] == [{"n": 7}] * 4 + [{}]
     assert "no-such-file" in whippet("send", topic, "no-such-file", code=1).err
+
+
+def test_a_whole_file_is_sent_as_it_is_and_an_empty_one_is_refused(
+    whippet: Whippet, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dos").write_bytes(b"1\r\n2\r")
+    (tmp_path / "empty").touch()
+    whippet("send", topic, "dos", "--whole", "-p", "0")
+    (row,) = [json.loads(line) for line in lines(whippet("cat", topic, "--output", "ndjson").out)]
+    assert row["payload"] == "1\r\n2\r"
+    assert "empty is empty" in whippet("send", topic, "empty", "--whole", code=2).err
+
+
+def test_a_line_may_come_in_any_pieces_and_has_a_limit(
+    whippet: Whippet, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "CHUNK_BYTES", 7)
+    (tmp_path / "file").write_bytes(b"short\r\r\n\na line in several pieces\nthe last\r")
+    whippet("send", topic, "file", "-p", "0")
+    assert whippet("cat", topic).out.split("\n") == ["short\r", "a line in several pieces", "the last", ""]
+    monkeypatch.setattr(sending, "LINE_BYTES_MAX", 23)
+    assert "a line is longer than 23 bytes" in whippet("send", topic, "file", "-p", "0", code=2).err
+
+
+@pytest.mark.parametrize("key", ["k" * 256, ""])
+def test_a_key_that_is_too_long_or_empty_is_refused(
+    key: str, whippet: Whippet, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, b"text")
+    assert "1 to 255 bytes" in whippet("send", topic, "--key", key, code=2).err
+    assert "1 to 255 bytes" in whippet("message", "send", "every", "day", "text", "--message-key", key, code=2).err
 
 
 def test_messages_with_the_same_key_share_a_partition(
