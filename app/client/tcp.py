@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from typing import Any, cast
 
 from whippet.app.client.address import Destination
 from whippet.app.client.connection import Disconnected
-from whippet.app.client.wires import WIRES, Prepared, UnexpectedBytes, Wire
+from whippet.app.client.outstanding import Outstanding
+from whippet.app.client.wires import WIRES, UnexpectedBytes
 from whippet.app.commands.requests import Request
-from whippet.app.errors import Code, CommandError
+from whippet.app.errors import Code
 
 SCRATCH_BYTES = 64 << 10
 GONE_S = 30
@@ -28,13 +28,11 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     transport = "tcp"
 
-    def __init__(self, address: str, wire: Wire) -> None:
-        self._address = address
-        self._wire = wire
+    def __init__(self, outstanding: Outstanding) -> None:
+        self._outstanding = outstanding
+        self._wire = outstanding.wire
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
-        self._pending: deque[tuple[Prepared, asyncio.Future[Any]]] = deque()
-        """Requests without a response, the oldest first."""
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
         """Bytes in the scratch buffer: between two reads never more than part of a header."""
@@ -43,7 +41,6 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._body_filled = 0
         self._writable: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._reason: str | None = None
 
     # --------------------------------------------------------------------------------------------------- for the client
 
@@ -52,19 +49,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         return not self._closed.done() and not self._transport.is_closing()
 
     def request(self, request: Request) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if not self.is_open:
-            future.set_exception(self._disconnected())
-            return future
-        try:
-            prepared = self._wire.prepare(request)
-        except CommandError as refused:
-            future.set_exception(refused)
-            return future
-        buffers = self._wire.frame(prepared)
-        # The body is not needed any more.
-        self._pending.append((prepared._replace(body=[]), future))
-        if sum(map(len, buffers)) <= JOINED_BYTES:
+        future, buffers = self._outstanding.begin(request, is_open=self.is_open)
+        if len(buffers) > 1 and sum(map(len, buffers)) <= JOINED_BYTES:
             buffers = [b"".join(buffers)]
         for buffer in buffers:
             self._transport.write(buffer)
@@ -86,16 +72,10 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._reason = self._reason or str(exc)
+            self._outstanding.end_because(str(exc))
         self._closed.set_result(None)
         self.resume_writing()
-        pending, self._pending = self._pending, deque()
-        for _, future in pending:
-            if not future.done():
-                future.set_exception(self._disconnected())
-
-    def _disconnected(self) -> Disconnected:
-        return Disconnected(detail=f"the connection to {self._address} is closed: {self._reason or 'it was ended'}")
+        self._outstanding.fail()
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -116,13 +96,13 @@ class TcpConnection(asyncio.BufferedProtocol):
             try:
                 self._split_frames()
             except UnexpectedBytes:
-                self._reason = "the server sent bytes that are no response"
+                self._outstanding.reason = "the server sent bytes that are no response"
                 self._transport.abort()
             return
         self._body_filled += nbytes
         if self._body_filled == len(self._body):
             body, self._body = self._body, None
-            self._receive_response(self._head, body)
+            self._outstanding.receive(self._head, body)
 
     def _split_frames(self) -> None:
         scratch, position, end = self._scratch, 0, self._filled
@@ -130,11 +110,12 @@ class TcpConnection(asyncio.BufferedProtocol):
         while end - position >= head_bytes and self._body is None:
             head = scratch[position : position + head_bytes]
             length = self._wire.body_bytes(head)
-            if length and not self._pending:
+            if length and not self._outstanding:
                 raise UnexpectedBytes
             position += head_bytes
             if end - position >= length:
-                self._receive_response(head, scratch[position : position + length])
+                # Both are in the scratch buffer.
+                self._outstanding.receive(head, scratch[position : position + length])
                 position += length
                 continue
             self._head = memoryview(bytes(head))
@@ -144,19 +125,6 @@ class TcpConnection(asyncio.BufferedProtocol):
             position = end
         scratch[: end - position] = bytes(scratch[position:end])
         self._filled = end - position
-
-    def _receive_response(self, head: memoryview, body: memoryview) -> None:
-        """Both may be in the scratch buffer, so decoding must copy."""
-        if not self._pending:
-            self._reason = self._reason or self._wire.unsolicited(head)
-            return
-        prepared, future = self._pending.popleft()
-        if future.done():
-            return
-        try:
-            future.set_result(self._wire.decode_response(prepared, head, body))
-        except CommandError as refused:
-            future.set_exception(refused)
 
 
 def _enable_keepalive(link: socket.socket | None) -> None:
@@ -180,7 +148,7 @@ async def connect(destination: Destination) -> TcpConnection:
     name = (destination.tls_domain or destination.host) if destination.tls else None
     try:
         _, connection = await loop.create_connection(
-            lambda: TcpConnection(destination.address, WIRES[destination.wire]()),
+            lambda: TcpConnection(Outstanding(destination.address, WIRES[destination.wire]())),
             destination.host,
             destination.port,
             ssl=destination.tls,

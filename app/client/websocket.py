@@ -6,7 +6,6 @@ A message of the server may have any part of the responses, so its bytes are a s
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
@@ -15,9 +14,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 from whippet.app.client.address import Destination
 from whippet.app.client.connection import Disconnected
-from whippet.app.client.wires import WIRES, Prepared, UnexpectedBytes, Wire
+from whippet.app.client.outstanding import Outstanding
+from whippet.app.client.wires import WIRES, UnexpectedBytes
 from whippet.app.commands.requests import Request
-from whippet.app.errors import Code, CommandError
+from whippet.app.errors import Code
 
 
 class WebsocketConnection:
@@ -25,17 +25,14 @@ class WebsocketConnection:
 
     transport = "ws"
 
-    def __init__(self, address: str, wire: Wire, socket: ClientConnection) -> None:
-        self._address = address
-        self._wire = wire
+    def __init__(self, outstanding: Outstanding, socket: ClientConnection) -> None:
+        self._outstanding = outstanding
+        self._wire = outstanding.wire
         self._socket = socket
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[Prepared, asyncio.Future[Any]]] = deque()
-        """Requests without a response, the oldest first."""
         self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
-        self._reason: str | None = None
         self._closed = False
         self._received = bytearray()
         self._needed = 0
@@ -47,19 +44,10 @@ class WebsocketConnection:
         return not self._closed
 
     def request(self, request: Request) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if self._closed:
-            future.set_exception(self._disconnected())
-            return future
-        try:
-            prepared = self._wire.prepare(request)
-        except CommandError as refused:
-            future.set_exception(refused)
-            return future
-        frame = b"".join(self._wire.frame(prepared))
-        self._pending.append((prepared._replace(body=[]), future))
-        self._all_sent.clear()
-        self._unsent.put_nowait(frame)
+        future, buffers = self._outstanding.begin(request, is_open=self.is_open)
+        if buffers:
+            self._all_sent.clear()
+            self._unsent.put_nowait(b"".join(buffers))
         return future
 
     async def drained(self) -> None:
@@ -87,9 +75,9 @@ class WebsocketConnection:
                 self._received += message if isinstance(message, bytes) else message.encode()
                 self._split_frames()
         except ConnectionClosed as error:
-            self._reason = self._reason or str(error)
+            self._outstanding.end_because(str(error))
         except UnexpectedBytes:
-            self._reason = "the server sent bytes that are no response"
+            self._outstanding.reason = "the server sent bytes that are no response"
         finally:
             self._end()
 
@@ -106,21 +94,9 @@ class WebsocketConnection:
             if end > len(view):
                 self._needed = end - position
                 break
-            self._receive_response(head, view[position + head_bytes : end])
+            self._outstanding.receive(head, view[position + head_bytes : end])
             position = end
         del self._received[:position]
-
-    def _receive_response(self, head: memoryview, body: memoryview) -> None:
-        if not self._pending:
-            self._reason = self._reason or self._wire.unsolicited(head)
-            return
-        prepared, future = self._pending.popleft()
-        if future.done():
-            return
-        try:
-            future.set_result(self._wire.decode_response(prepared, head, body))
-        except CommandError as refused:
-            future.set_exception(refused)
 
     def _end(self) -> None:
         if self._closed:
@@ -128,13 +104,7 @@ class WebsocketConnection:
         self._closed = True
         self._all_sent.set()
         self._tasks[0].cancel()
-        pending, self._pending = self._pending, deque()
-        for _, future in pending:
-            if not future.done():
-                future.set_exception(self._disconnected())
-
-    def _disconnected(self) -> Disconnected:
-        return Disconnected(detail=f"the connection to {self._address} is closed: {self._reason or 'it was ended'}")
+        self._outstanding.fail()
 
 
 async def connect(destination: Destination) -> WebsocketConnection:
@@ -151,4 +121,4 @@ async def connect(destination: Destination) -> WebsocketConnection:
         detail = getattr(error, "strerror", None) or error
         sentence = f"no connection to {destination.address}: {detail}"
         raise Disconnected(Code.CANNOT_ESTABLISH_CONNECTION, sentence) from error
-    return WebsocketConnection(destination.address, WIRES[destination.wire](), socket)
+    return WebsocketConnection(Outstanding(destination.address, WIRES[destination.wire]()), socket)
