@@ -28,6 +28,9 @@ SUBCOMMANDS = (
         ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
     ),
     Subcommand(
+        ("doctor",), "whippet.app.cli.doctor", "check what a server on this machine needs, and say what to change"
+    ),
+    Subcommand(
         ("check",), "whippet.app.cli.check", "read every message of a data folder or an archive and report damage"
     ),
     Subcommand(("repair",), "whippet.app.cli.repair", "repair a damaged data folder from its archive"),
