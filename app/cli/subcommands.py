@@ -72,6 +72,7 @@ SUBCOMMANDS = (
     Subcommand(("send",), "whippet.app.cli.remote.sending", "send lines or files to a topic", "send"),
     Subcommand(("tail",), "whippet.app.cli.remote.reading", "print messages as they arrive", "tail"),
     Subcommand(("cat",), "whippet.app.cli.remote.reading", "print the messages that there are", "cat"),
+    Subcommand(("top",), "whippet.app.cli.remote.top", "show rates, lag and connections, live", "top"),
     Subcommand(("groups", "lag"), "whippet.app.cli.remote.group_progress", "show how far a group is behind", "lag"),
     Subcommand(("groups", "reset"), "whippet.app.cli.remote.group_progress", "set a group back or forth", "reset"),
     Subcommand(("stream", "create"), "whippet.app.cli.remote.streams", "create a stream", "create", ("c",)),

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -117,7 +117,7 @@ def row_of(function: Callable[..., Any]) -> tuple[type[output.Row] | None, bool]
     hint = get_type_hints(function)["return"]
     for part in (hint, *get_args(hint)):
         if inspect.isclass(part) and issubclass(part, output.Row):
-            return part, part is not hint
+            return part, get_origin(hint) is list
     return None, False
 
 
