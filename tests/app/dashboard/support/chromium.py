@@ -52,7 +52,12 @@ def until(page: Page, condition: str, given: Any = None) -> None:
     )
 
 
-NOT_THERE = ("WebSocket connection to", "net::ERR_CONNECTION_REFUSED")
+NOT_THERE = (
+    "WebSocket connection to",
+    "net::ERR_CONNECTION_REFUSED",
+    "net::ERR_CONNECTION_RESET",
+    "net::ERR_EMPTY_RESPONSE",
+)
 """In messages of the browser itself about a killed server, which cannot be suppressed."""
 
 
