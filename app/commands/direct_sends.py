@@ -140,6 +140,11 @@ class Sending:
             await finished
         if self.refused is not None:
             raise self.refused
+        return self.sent
+
+    @property
+    def sent(self) -> Sent:
+        """The response, if it was not refused."""
         partition = self._partition
         place = partition.place
         return Sent(place.stream, place.topic, place.partition, self.first_offset, self._messages, partition.durability)

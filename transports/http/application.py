@@ -25,7 +25,7 @@ from whippet.transports.http.serving.cors import Cors
 from whippet.transports.http.serving.dashboard import Dashboard
 from whippet.transports.http.serving.endpoint import Endpoint
 from whippet.transports.http.serving.hosts import Hosts
-from whippet.transports.http.serving.repeated_heads import NOTES
+from whippet.transports.http.serving.repeated_heads import AT_ONCE, NOTES
 from whippet.transports.http.serving.router import Match, Router
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Application:
                 match = self._router.find(scope)
                 if notes is not None and send is plain:
                     notes[self] = match
+                    notes[AT_ONCE] = match.endpoint.at_once(match, scope)
                 await match.endpoint(match, scope, receive, send)
                 return
         except Refused as refused:

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from whippet.transports.http.api import Api
+    from whippet.transports.http.serving.exchange import Exchange
 
 Handler = Callable[["Call"], Awaitable[Any]]
+AtOnce = Callable[["Exchange", bytes], bool]
+"""Answers a request with this body, now or later, without a coroutine. Returns False if it has done nothing, because
+anything about the request is unusual or wrong: then it is handled in the usual way."""
 
 
 class BodyFormat(NamedTuple):
@@ -64,6 +68,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the JSON body; None if no body is read."""
     decode: Callable[[Any, bytes], Any] | None = None
     """Decodes the JSON body in place of the default."""
+    at_once: Callable[[Api, Mapping[str, Any], Mapping[bytes, bytes], bytes], AtOnce | None] | None = None
+    """Creates what answers requests that repeat the path parameters, headers and query of another one, and have a small
+    JSON body. None: nothing does."""
     forms: tuple[BodyFormat, ...] = ()
     """Other formats of the body, by content type."""
     headers: tuple[tuple[str, str], ...] = ()

@@ -23,6 +23,7 @@ from whippet.transports.http.handlers import (
     metrics,
     options,
     personal_tokens,
+    single_sends,
     streams,
     system,
     tails,
@@ -328,6 +329,7 @@ _MESSAGES = (
         admits=requests.SendMessages,
         body=batch_encoder.NewMessages,
         decode=batch_encoder.decode,
+        at_once=single_sends.create,
         forms=send_formats.FORMS,
         headers=(
             (

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from tests.app.access.support.access_tokens import CONFIG, SECRET, token_world
 from tests.app.access.support.world import SECOND, refusal
 from tests.storage.support.world import settled
-from whippet.app.access import access_tokens, trusted_issuers
+from whippet.app.access import access_tokens, issuer_keys
 from whippet.app.access.access_tokens import FOLDER, _uuid7
 from whippet.app.access.ended_tokens import NAME as ENDED
 from whippet.app.access.signing_key import NAME as KEY
@@ -488,7 +488,7 @@ async def test_a_token_of_a_trusted_issuer_is_valid_while_its_user_is_active(
         return httpx.Response(200, json={"keys": [key]})
 
     transport = httpx.MockTransport(keys)
-    monkeypatch.setattr(trusted_issuers, "_client", lambda: httpx.AsyncClient(transport=transport))
+    monkeypatch.setattr(issuer_keys, "_client", lambda: httpx.AsyncClient(transport=transport))
 
     def by_issuer(now: int, **more: object) -> str:
         claims = {"iss": ELSEWHERE, "aud": "whippet", "exp": now + 60, "sub": "anybody"} | more

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
 from tests.storage.support.world import settled
-from whippet.app.access.trusted_issuers import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS, TrustedIssuers
+from whippet.app.access.issuer_keys import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS
+from whippet.app.access.trusted_issuers import TrustedIssuers
 from whippet.app.config.listeners import TrustedIssuer
 
 NOW = 1_800_000_000

@@ -28,7 +28,16 @@ from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.forms.request_bodies import unprocessable
 from whippet.transports.random_pool import random_bytes
 from whippet.transports.wire.classic import batching
-from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain, alone, finished, random_uuids, with_ids
+from whippet.transports.wire.classic.batching import (
+    UNPLACED,
+    Made,
+    Place,
+    Plain,
+    alone,
+    finished,
+    random_uuids,
+    with_ids,
+)
 from whippet.transports.wire.classic.message import NO_ID, counting, frame_type, rows, uniform_checksums
 
 FEW_MESSAGES = 12
@@ -147,13 +156,13 @@ def encode_messages(messages: Sequence[MessageBody], now_us: int, limits: Limits
     return _made(payloads, lengths, uniform, blocks, named, now_us)
 
 
-def encode_message(message: MessageBody, now_us: int, limits: Limits) -> Made:
-    """The same for a single message, which is most often without user headers."""
+def encode_message(message: MessageBody, now_us: int, limits: Limits, place: Place | None = UNPLACED) -> Made:
+    """The same for a single message, which is most often without user headers. For `place` see `batching.alone`."""
     payload, identity = message.payload, message.id
     if not 0 < len(payload) <= limits.payload_bytes or message.user_headers is not None:
         return encode_messages((message,), now_us, limits)
     known = NO_ID if identity == 0 else _id(0, identity).to_bytes(16, "little")
-    return alone(known, now_us, 0, len(payload), payload, random_bytes=random_bytes)
+    return alone(known, now_us, 0, len(payload), payload, random_bytes=random_bytes, place=place)
 
 
 def encode_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:

@@ -39,7 +39,7 @@ KEY_BYTES_MAX = 255
 UNACKNOWLEDGED_BYTES = 4096
 """Memory of a send without acknowledgement besides its batches."""
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-_PRODUCER_KEYS = tuple([name.lower().encode() for name in PRODUCER_HEADERS])
+PRODUCER_KEYS = tuple([name.lower().encode() for name in PRODUCER_HEADERS])
 NOT_NUMBERED = [None] * len(PRODUCER_HEADERS)
 FRAME_JSON_BYTES = 256
 """The approximate size of a message as JSON without its payload."""
@@ -150,7 +150,7 @@ async def send_messages(call: Call) -> HttpResponse:
     if isinstance(body, EncodedBatches):
         to, encoded = _destination(query), body
     else:
-        to, encoded = _partitioning(body.partitioning), await _encode(call, body)
+        to, encoded = partitioning_of(body.partitioning), await _encode(call, body)
     level = None if query.durability is UNSET else LEVELS[query.durability]
     request = requests.SendMessages(
         call.stream, call.topic, to, encoded.batches, encoded.checked, durability=level, producer=_producer(call)
@@ -174,7 +174,7 @@ async def send_messages(call: Call) -> HttpResponse:
         call.api.run_in_background(_send_unacknowledged(call, request, reservation))
         return HttpResponse(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     try:
-        return _confirmation(await direct_sends.send(call.api.gateway, call.session, request))
+        return confirmation(await direct_sends.send(call.api.gateway, call.session, request))
     except CommandError:
         raise
     except Exception as error:
@@ -185,7 +185,7 @@ async def send_messages(call: Call) -> HttpResponse:
 
 def _producer(call: Call) -> Producer | None:
     """Three headers number a send. If it is repeated, it gets the same response, and is stored once."""
-    given = [call.headers.get(name) for name in _PRODUCER_KEYS]
+    given = [call.headers.get(name) for name in PRODUCER_KEYS]
     if given == NOT_NUMBERED:
         return None
     missing = [name for name, each in zip(PRODUCER_HEADERS, given, strict=True) if each is None]
@@ -224,15 +224,15 @@ def _destination(query: SendQuery) -> Partitioning:
     return Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
 
 
-def _confirmation(sent: responses.Sent) -> HttpResponse:
-    confirmation = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
-    headers = (
-        JSON,
-        (b"iggy-durability", DURABILITIES[sent.durability]),
-        (b"whippet-durability", LEVEL_NAMES[sent.durability]),
-        VIEW,
-    )
-    return HttpResponse(HTTPStatus.CREATED, _encode_json(Confirmations([confirmation])), headers)
+_CONFIRMED = {
+    level: (JSON, (b"iggy-durability", DURABILITIES[level]), (b"whippet-durability", LEVEL_NAMES[level]), VIEW)
+    for level in Durability
+}
+
+
+def confirmation(sent: responses.Sent) -> HttpResponse:
+    found = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
+    return HttpResponse(HTTPStatus.CREATED, _encode_json(Confirmations([found])), _CONFIRMED[sent.durability])
 
 
 async def _send_unacknowledged(call: Call, request: requests.SendMessages, reservation: Reservation) -> None:
@@ -247,7 +247,7 @@ async def _send_unacknowledged(call: Call, request: requests.SendMessages, reser
         reservation.close()
 
 
-def _partitioning(body: PartitioningBody) -> Partitioning:
+def partitioning_of(body: PartitioningBody) -> Partitioning:
     kind, value = PARTITIONING_KINDS[body.kind], body.value
     if kind is PartitioningKind.BALANCED:
         if len(value) > KEY_BYTES_MAX:

@@ -37,10 +37,12 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
 
 
 def recognize(api: Api, header: bytes | None) -> Caller | None:
-    """The caller of a request whose access token was verified before; None if `authenticate` has to find out."""
+    """The caller of a request whose token needs no verification, or was verified before; None if `authenticate` has to
+    find out."""
     if header is None or not header.startswith(SCHEME) or not header.isascii():
         return None
-    return api.access_tokens.recognize(header[len(SCHEME) :].decode())
+    text = header[len(SCHEME) :].decode()
+    return api.access_tokens.recognize(text) or (None if text.count(".") == DOTS else _of_personal_token(api, text))
 
 
 def token_has_ended(api: Api, header: bytes | None) -> bool:

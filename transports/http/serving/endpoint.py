@@ -36,7 +36,7 @@ from whippet.transports.http.forms.responses import (
     send_response,
     with_etag,
 )
-from whippet.transports.http.operation import BodyFormat, Call, Operation, admit_call
+from whippet.transports.http.operation import AtOnce, BodyFormat, Call, Operation, admit_call
 from whippet.transports.http.serving import authentication
 from whippet.transports.http.serving.protocol import CONNECTION, PEER
 from whippet.transports.http.serving.repeated_heads import NOTES
@@ -92,6 +92,22 @@ class Endpoint:
                 await connection.drain()
         finally:
             call.close()
+
+    def at_once(self, match: Match, scope: Scope) -> AtOnce | None:
+        """Returns what answers requests with the same head in fewer steps, if anything does."""
+        create = self.operation.at_once
+        if create is None:
+            return None
+        try:
+            headers = _headers_of(scope)
+            facts = self._body_facts(scope, headers)
+            limit = min(self._body_limit, FREE_BYTES)
+            if facts.coding is not None or not request_bodies.is_json(facts.media) or (facts.announced or 0) > limit:
+                return None
+            return create(self._api, match.parameters, headers, scope["query_string"])
+        except (Refused, CommandError):
+            # Why is for callers with a token.
+            return None
 
     async def _respond(self, call: Call, match: Match) -> HttpResponse | Response:
         operation, api, scope, session = self.operation, self._api, call.scope, call.session

@@ -129,6 +129,18 @@ class Exchange:
         self._write_response(status, headers, body)
         return True
 
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Writes a whole response that is short enough to be buffered for any client."""
+        if not self.disconnected:
+            self._write_response(status, headers, body)
+
+    def abort(self) -> None:
+        self._protocol.transport.abort()
+
+    @property
+    def peer(self) -> str:
+        return self._protocol.peer
+
     async def send(self, message: Message) -> None:
         flow = self._protocol.flow
         if flow.write_paused and not self.disconnected:

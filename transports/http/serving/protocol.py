@@ -49,11 +49,12 @@ from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.deliveries import delivered_bytes
 from whippet.transports.http.errors import Refused, refusal_response
 from whippet.transports.http.serving.exchange import Exchange
-from whippet.transports.http.serving.repeated_heads import Head
+from whippet.transports.http.serving.repeated_heads import AT_ONCE, Head
 from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
 
 if TYPE_CHECKING:
+    from whippet.transports.http.operation import AtOnce
     from whippet.transports.http.serving.listener import Listener
 
 _log = logging.getLogger(__name__)
@@ -215,6 +216,12 @@ class Protocol(asyncio.Protocol):
             self.transport.write(octets)
 
     @property
+    def peer(self) -> str:
+        """The address of the client as a text."""
+        found: str = self._scope[PEER]
+        return found
+
+    @property
     def common_headers(self) -> bytes:
         return self.listener.encoded(self._server_state.default_headers)
 
@@ -295,9 +302,11 @@ class Protocol(asyncio.Protocol):
     def _repeat(self, head: Head, body: bytes) -> None:
         """Begins a request with a known head, past the parser."""
         self.phase = Phase.WORKING
-        scope = self._scope.copy()
-        scope.update(head.scope)
-        exchange = self._last = self._running = Exchange(self, scope, keep_alive=True, expects_continue=False)
+        exchange = self._last = self._running = Exchange(self, head.scope, keep_alive=True, expects_continue=False)
+        at_once: AtOnce | None = head.notes.get(AT_ONCE)
+        if at_once is not None and not self.unsent_bytes and at_once(exchange, body):
+            return
+        exchange.scope = self._scope | head.scope
         exchange.body, exchange.more_body = body, False
         exchange.change()
         self._start(exchange)

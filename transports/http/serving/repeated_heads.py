@@ -21,6 +21,10 @@ NOTES = "whippet.notes"
 """The key in the scope of a request of what is known about its head; absent for the first request of its kind. Each
 layer has an entry under itself."""
 
+AT_ONCE = "whippet.at_once"
+"""The key in the notes of what answers requests with this head in fewer steps than the application, if anything does.
+"""
+
 _END = b"\r\n\r\n"
 _SPECIAL = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 """Headers that change how the connection goes on."""
@@ -30,12 +34,13 @@ _FROM_THE_HEAD = ("method", "http_version", "headers", "path", "raw_path", "quer
 class Head:
     """A head as it was parsed."""
 
-    __slots__ = ("body_bytes", "scope")
+    __slots__ = ("body_bytes", "notes", "scope")
 
     def __init__(self, scope: Scope, body_bytes: int) -> None:
         self.body_bytes = body_bytes
+        self.notes: dict[object, Any] = {}
         self.scope: dict[str, Any] = {name: scope[name] for name in _FROM_THE_HEAD}
-        self.scope[NOTES] = {}
+        self.scope[NOTES] = self.notes
 
 
 class RepeatedHeads:
