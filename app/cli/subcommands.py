@@ -72,6 +72,12 @@ SUBCOMMANDS = (
     Subcommand(("send",), "whippet.app.cli.remote.sending", "send lines or files to a topic", "send"),
     Subcommand(("tail",), "whippet.app.cli.remote.reading", "print messages as they arrive", "tail"),
     Subcommand(("cat",), "whippet.app.cli.remote.reading", "print the messages that there are", "cat"),
+    Subcommand(
+        ("export", "topic"), "whippet.app.cli.remote.exporting", "write the messages of a topic to a file", "export"
+    ),
+    Subcommand(
+        ("import", "topic"), "whippet.app.cli.remote.importing", "send the messages of such a file", "import_topic"
+    ),
     Subcommand(("top",), "whippet.app.cli.remote.top", "show rates, lag and connections, live", "top"),
     Subcommand(("groups", "lag"), "whippet.app.cli.remote.group_progress", "show how far a group is behind", "lag"),
     Subcommand(("groups", "reset"), "whippet.app.cli.remote.group_progress", "set a group back or forth", "reset"),
@@ -210,7 +216,8 @@ GROUPS = {
     "consumer-offset": Group("how far consumers have read", ("o",)),
     "context": Group("named servers, with their credentials", ("ctx",)),
     "groups": Group("the progress of consumer groups"),
-    "import": Group("copy the data of another server"),
+    "export": Group("write messages to files"),
+    "import": Group("take over messages from files, or the data of another server"),
     "keys": Group("keys for encryption at rest"),
     "message": Group("send and read messages", ("m",)),
     "partition": Group("partitions of a topic", ("p",)),

@@ -19,7 +19,11 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = {canonicalize_name(each.name): each for each in map(Requirement, PROJECT["dependencies"])}
 EXTRAS = {name: [Requirement(each) for each in wanted] for name, wanted in PROJECT["optional-dependencies"].items()}
-OPTIONAL = {"app/cli/pipeline_check.py": "pyspark", "app/cli/remote/contexts.py": "keyring"}
+OPTIONAL = {
+    "app/cli/pipeline_check.py": "pyspark",
+    "app/cli/remote/contexts.py": "keyring",
+    "app/cli/remote/topic_tables.py": "pyarrow",
+}
 """Packages of extras, which these files import if they are there."""
 LOCKS = sorted(path.stem for path in (ROOT / "requirements").glob("*.txt"))
 PIN = re.compile(

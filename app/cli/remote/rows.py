@@ -186,6 +186,15 @@ class Sent(Row, frozen=True):
     size_bytes: Size
 
 
+class Exported(Row, frozen=True):
+    identity: ClassVar[str] = "file"
+    file: str
+    format: str
+    messages_count: Count
+    size_bytes: Size
+    """Of the payloads."""
+
+
 class Context(Row, frozen=True):
     name: str
     server: str

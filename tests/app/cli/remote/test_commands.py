@@ -42,6 +42,8 @@ consumer-offset get shipping S2 europe 1
 consumer-offset set billing S2 europe 1 0 --kind consumer-group
 consumer-offset get billing S2 europe 1 --kind consumer-group
 top --interval 100ms --count 1
+export topic S2/europe out.ndjson --yes
+import topic S2/europe out.ndjson
 groups lag S2/europe billing
 groups reset S2/europe billing --to first --yes
 consumer-group delete S2 europe billing --yes

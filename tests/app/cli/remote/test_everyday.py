@@ -128,7 +128,7 @@ def test_tail_follows_the_topic_until_it_is_interrupted(whippet: Whippet, topic:
     assert (tail.returncode, out, err) == (130, "", "")
 
 
-@pytest.mark.parametrize("command", ["send every/day", "message send every day"])
+@pytest.mark.parametrize("command", ["send every/day", "message send every day", "import topic every/day -"])
 def test_ctrl_c_ends_a_command_that_waits_for_input_at_once(command: str, whippet: Whippet, topic: str) -> None:
     sending = subprocess.Popen(
         [*PROGRAM, *command.split(), *(["-p", "0"])],
