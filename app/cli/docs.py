@@ -25,7 +25,8 @@ id; what consists of digits is an id.
 
 The server is `--server`, `--context`, `WHIPPET_SERVER`, `WHIPPET_CONTEXT`, the context in use, or `127.0.0.1:8090`,
 whichever comes first. It is a connection string as in [python.md](python.md#connect), such as
-`iggy://127.0.0.1:8090?tls=true`; `iggy+ws://` is over WebSocket. HTTP and QUIC are refused.
+`iggy://127.0.0.1:8090?tls=true`; `iggy+quic://`, `iggy+ws://`, `iggy+http://` and `iggy+https://` are the other
+transports, with the same commands. Only `whippet me` is refused over HTTP, where requests belong to no connection.
 
 Credentials are those of `--username`, `--password-file` and `--token-file`; of the connection string or the context,
 if one was named; of `WHIPPET_TOKEN`, or `WHIPPET_USERNAME` and `WHIPPET_PASSWORD` (or Iggy's `IGGY_USERNAME` and

@@ -1,14 +1,17 @@
-"""Connection strings as in Iggy's SDKs: `iggy://user:password@host:port?key=value&...`,
-`iggy+tcp://token@host:port`, `iggy+ws://...` over WebSocket. User, password and token are written literally, not
-encoded; a user has no colon.
+"""Connection strings as in Iggy's SDKs: `iggy://user:password@host:port?key=value&...`, `iggy+tcp://token@host:port`,
+`iggy+quic://...`, `iggy+ws://...` over WebSocket, `iggy+http://...` and `iggy+https://...`. User, password and token
+are written literally, not encoded; a user has no colon.
 
-    wire                  classic (default), or modern, the protocol of 0.9
-    tls                   true or false (default)
-    tls_ca_file           trust this certificate instead of those of the system
-    tls_domain            the name that the certificate must have, if it is not the host
-    heartbeat_interval    seconds between pings (`5s`, the default); 0 sends none
-    reconnection_retries  how often to try again when the connection is lost, or `unlimited` (default: not at all)
-    reconnection_interval seconds between these (`1s`)
+    wire                      classic (default), or modern, the protocol of 0.9; HTTP has neither
+    tls                       true or false (default). QUIC is always encrypted: true verifies the certificate
+    tls_ca_file               trust this certificate instead of those of the system
+    tls_domain                the name that the certificate must have, if it is not the host
+    heartbeat_interval        seconds between pings (`5s`, the default); 0 sends none
+    reconnection_retries      how often to try again when the connection is lost, or `unlimited` (default: not at all)
+    reconnection_interval     seconds before the second attempt (`1s`); before each further one, twice as many
+    reconnection_interval_max the longest of these pauses (`30s`)
+
+What has no effect is refused, like everything that is unknown.
 """
 
 from __future__ import annotations
@@ -23,19 +26,28 @@ from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToke
 from whippet.app.config.formats import Invalid, host_and_port, parse_duration
 from whippet.app.version import version
 
-PORTS = {"tcp": 8090, "ws": 8092}
+PORTS = {"tcp": 8090, "quic": 8080, "ws": 8092, "http": 3000, "https": 3000}
 """The supported transports and their default ports."""
 CONTEXT = "whippet"
 """The name of this client in its logins."""
+
+DOUBLINGS_MAX = 60
 
 Login = LoginUser | LoginWithPersonalAccessToken
 
 
 class Reconnect(msgspec.Struct, frozen=True):
-    """How often to try to reconnect (None: until it works), and how long to wait in between."""
+    """How often to try to reconnect (None: until it works), and how long to wait in between: each time twice as long,
+    up to a limit."""
 
     retries: int | None = None
     interval_s: float = 1.0
+    interval_max_s: float = 30.0
+
+    def pause_s(self, failed: int) -> float:
+        """Returns the pause after so many failed attempts."""
+        longest = max(self.interval_s, self.interval_max_s)
+        return float(min(self.interval_s * 2.0 ** min(failed - 1, DOUBLINGS_MAX), longest))
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -47,6 +59,7 @@ class Destination(msgspec.Struct, frozen=True):
     login: Login | None
     tls: ssl.SSLContext | None = None
     tls_domain: str | None = None
+    tls_ca_file: str | None = None
     heartbeat_s: float = 5.0
     reconnect: Reconnect | None = None
     wire: str = "classic"
@@ -56,8 +69,8 @@ class Destination(msgspec.Struct, frozen=True):
         return host_and_port(self.host, self.port)
 
 
-def parse(text: str) -> Destination:
-    """Raises a ValueError, which contains no secrets."""
+def parse(text: str, tls: ssl.SSLContext | None = None) -> Destination:
+    """Raises a ValueError, which contains no secrets. A context replaces the options `tls` and `tls_ca_file`."""
     scheme, _, rest = text.partition("://")
     transport = "tcp" if scheme == "iggy" else scheme.removeprefix("iggy+")
     if not scheme.startswith("iggy") or transport not in PORTS:
@@ -68,13 +81,18 @@ def parse(text: str) -> Destination:
     place, _, query = where.partition("?")
     host, port = _place(place, PORTS[transport])
     options = dict(parse_qsl(query, keep_blank_values=True))
-    tls, domain = _tls(options)
+    if transport == "https":
+        transport = "http"
+        if options.setdefault("tls", "true") == "false":
+            raise ValueError("iggy+https:// is never without TLS: leave out tls=false, or use iggy+http://")
+    if transport == "quic" and tls is not None:
+        raise ValueError("QUIC does not use the context of a program: name the certificate with tls_ca_file")
+    ca_file = options.get("tls_ca_file")
+    context, domain = _tls(options, tls)
     heartbeat_s = _seconds(options, "heartbeat_interval", 5.0)
-    wire = options.pop("wire", "classic")
-    if wire not in WIRES:
-        raise ValueError(f"wire is {' or '.join(WIRES)}, not {wire!r}")
+    wire = _wire(options, transport)
     login, reconnect = _login(credentials), _reconnect(options)
-    found = Destination(transport, host, port, login, tls, domain, heartbeat_s, reconnect, wire)
+    found = Destination(transport, host, port, login, context, domain, ca_file, heartbeat_s, reconnect, wire)
     if options:
         raise ValueError(f"the connection string has options that do not exist: {', '.join(sorted(options))}")
     return found
@@ -100,25 +118,52 @@ def _login(credentials: str) -> Login | None:
     return LoginUser(user, password, version(), CONTEXT) if colon else LoginWithPersonalAccessToken(user)
 
 
-def _tls(options: dict[str, str]) -> tuple[ssl.SSLContext | None, str | None]:
+def _wire(options: dict[str, str], transport: str) -> str:
+    wire = options.pop("wire", None)
+    if wire is not None and transport == "http":
+        raise ValueError("wire has no effect over HTTP, which has a protocol of its own")
+    if wire not in (None, *WIRES):
+        raise ValueError(f"wire is {' or '.join(WIRES)}, not {wire!r}")
+    return wire or "classic"
+
+
+def _tls(options: dict[str, str], given: ssl.SSLContext | None) -> tuple[ssl.SSLContext | None, str | None]:
     wanted, domain, ca_file = (options.pop(key, None) for key in ("tls", "tls_domain", "tls_ca_file"))
     if wanted not in (None, "true", "false"):
         raise ValueError(f"tls is true or false, not {wanted!r}")
+    if given is not None:
+        if wanted == "false" or ca_file is not None:
+            raise ValueError("tls=false and tls_ca_file have no effect beside the context that the program passes")
+        return given, domain
     if wanted != "true":
+        for key, value in (("tls_domain", domain), ("tls_ca_file", ca_file)):
+            if value is not None:
+                raise ValueError(f"{key} has no effect without tls=true")
         return None, None
-    return ssl.create_default_context(cafile=ca_file), domain
+    try:
+        return ssl.create_default_context(cafile=ca_file), domain
+    except OSError as error:
+        raise ValueError(f"tls_ca_file: {ca_file} cannot be used: {error.strerror or error}") from None
 
 
 def _reconnect(options: dict[str, str]) -> Reconnect | None:
     retries = options.pop("reconnection_retries", None)
+    if retries is None:
+        for key in ("reconnection_interval", "reconnection_interval_max"):
+            if key in options:
+                raise ValueError(f"{key} has no effect without reconnection_retries")
+        return None
     interval = _seconds(options, "reconnection_interval", 1.0)
-    if retries is None or retries == "0":
+    longest = _seconds(options, "reconnection_interval_max", max(30.0, interval))
+    if longest < interval:
+        raise ValueError("reconnection_interval_max is shorter than reconnection_interval")
+    if retries == "0":
         return None
     if retries == "unlimited":
-        return Reconnect(None, interval)
+        return Reconnect(None, interval, longest)
     if not (retries.isascii() and retries.isdigit()):
         raise ValueError(f"reconnection_retries is a number or unlimited, not {retries!r}")
-    return Reconnect(int(retries), interval)
+    return Reconnect(int(retries), interval, longest)
 
 
 def _seconds(options: dict[str, str], key: str, default: float) -> float:

@@ -24,13 +24,31 @@ from whippet.app.commands import requests
 __all__ = ["Client", "Reconnect"]
 
 
-async def _over_websocket(destination: Destination) -> Connection:
+async def _over_quic(destination: Destination, previous: Connection | None) -> Connection:
+    from whippet.app.client import quic_connection  # noqa: PLC0415 -- a quarter of a second, which TCP does not need
+
+    return await quic_connection.connect(destination, previous)
+
+
+async def _over_websocket(destination: Destination, previous: Connection | None) -> Connection:
     from whippet.app.client import websocket  # noqa: PLC0415 -- a third of a second, which TCP does not need
 
-    return await websocket.connect(destination)
+    return await websocket.connect(destination, previous)
 
 
-CONNECTORS: dict[str, Callable[[Destination], Awaitable[Connection]]] = {"tcp": tcp.connect, "ws": _over_websocket}
+async def _over_http(destination: Destination, previous: Connection | None) -> Connection:
+    from whippet.app.client import http_connection  # noqa: PLC0415 -- TCP does not need it
+
+    return await http_connection.connect(destination, previous)
+
+
+CONNECTORS: dict[str, Callable[[Destination, Connection | None], Awaitable[Connection]]] = {
+    "tcp": tcp.connect,
+    "quic": _over_quic,
+    "ws": _over_websocket,
+    "http": _over_http,
+}
+"""What opens a connection of each transport. The previous connection may have what outlives it."""
 
 REPEATABLE = frozenset(
     {
@@ -76,11 +94,9 @@ class Client(Commands):
         cls, address: str, *, tls: ssl.SSLContext | None = None, reconnect: Reconnect | None = None
     ) -> Client:
         """`address` is a connection string (app/client/address.py); the other arguments override its options."""
-        destination = parse(address)
-        if tls is not None or reconnect is not None:
-            destination = msgspec.structs.replace(
-                destination, tls=tls or destination.tls, reconnect=reconnect or destination.reconnect
-            )
+        destination = parse(address, tls)
+        if reconnect is not None:
+            destination = msgspec.structs.replace(destination, reconnect=reconnect)
         return cls(destination, await _log_in(destination))
 
     @property
@@ -138,20 +154,20 @@ class Client(Commands):
     async def reconnect(self) -> None:
         """Replaces this connection by a new one, whether or not the client reconnects by itself."""
         await self._connection.close()
-        self._connection = await _log_in(self._destination)
+        self._connection = await _log_in(self._destination, self._connection)
 
     async def _restore(self) -> None:
         policy = self._destination.reconnect
         assert policy is not None
-        tried = 0
+        failed = 0
         while True:
             try:
-                self._connection = await _log_in(self._destination)
+                self._connection = await _log_in(self._destination, self._connection)
             except Disconnected:
-                tried += 1
-                if policy.retries is not None and tried >= policy.retries:
+                failed += 1
+                if policy.retries is not None and failed >= policy.retries:
                     raise
-                await asyncio.sleep(policy.interval_s)
+                await asyncio.sleep(policy.pause_s(failed))
             else:
                 return
 
@@ -201,8 +217,8 @@ def _ignore_outcome(ping: asyncio.Future[Any]) -> None:
         ping.exception()
 
 
-async def _log_in(destination: Destination) -> Connection:
-    connection = await CONNECTORS[destination.transport](destination)
+async def _log_in(destination: Destination, previous: Connection | None = None) -> Connection:
+    connection = await CONNECTORS[destination.transport](destination, previous)
     if destination.login is not None:
         try:
             await connection.request(destination.login)

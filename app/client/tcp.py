@@ -10,7 +10,7 @@ import socket
 from typing import Any, cast
 
 from whippet.app.client.address import Destination
-from whippet.app.client.connection import Disconnected
+from whippet.app.client.connection import Connection, Disconnected
 from whippet.app.client.outstanding import Outstanding
 from whippet.app.client.wires import WIRES, UnexpectedBytes
 from whippet.app.commands.requests import Request
@@ -142,7 +142,7 @@ def _enable_keepalive(link: socket.socket | None) -> None:
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-async def connect(destination: Destination) -> TcpConnection:
+async def connect(destination: Destination, previous: Connection | None = None) -> TcpConnection:
     """Does not log in. OSError and ssl.SSLError are raised as Disconnected."""
     loop = asyncio.get_running_loop()
     name = (destination.tls_domain or destination.host) if destination.tls else None

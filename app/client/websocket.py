@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 from whippet.app.client.address import Destination
-from whippet.app.client.connection import Disconnected
+from whippet.app.client.connection import Connection, Disconnected
 from whippet.app.client.outstanding import Outstanding
 from whippet.app.client.wires import WIRES, UnexpectedBytes
 from whippet.app.commands.requests import Request
@@ -107,7 +107,7 @@ class WebsocketConnection:
         self._outstanding.fail()
 
 
-async def connect(destination: Destination) -> WebsocketConnection:
+async def connect(destination: Destination, previous: Connection | None = None) -> WebsocketConnection:
     """Does not log in. Everything that prevents a connection is raised as Disconnected."""
     options: dict[str, Any] = {}
     if destination.tls is not None:

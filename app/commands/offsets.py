@@ -19,6 +19,7 @@ from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.groups import Group
+from whippet.app.model.sessions import Transport
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.offsets import Key, Kind
 from whippet.storage.partition import Partition
@@ -169,10 +170,11 @@ def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer:
 def _group_to_change(
     gateway: Gateway, session: Session, topic: Topic, consumer: Key, wanted: int | None
 ) -> Group | None:
-    """Returns the group of which the session is a member; None for a single consumer. Also None where a 0.9 client
-    names a partition of a group without members, to set the offset at which the next member begins."""
+    """Returns the group of which the session is a member; None for a single consumer. Also None where a 0.9 client, or
+    one over HTTP, names a partition of a group without members, to set the offset at which the next member begins."""
     kind, identity = consumer
-    if kind is Kind.GROUP and session.registration is not None and wanted is not None:
+    may_be_no_member = session.registration is not None or session.transport is Transport.HTTP
+    if kind is Kind.GROUP and may_be_no_member and wanted is not None:
         group = find_group(topic, identity)
         if not group.members:
             return None

@@ -539,6 +539,7 @@ _GROUPS = (
         handler=leases.poll_with_lease,
         query=leases.LeasePollQuery,
         response=leases.LeasedMessages,
+        other_media=(send_formats.BATCH,),
         refusals=(_GONE,),
     ),
     Operation(
@@ -551,6 +552,17 @@ _GROUPS = (
         body=leases.LeaseCommit,
         response=leases.LeaseDetails,
         refusals=((409, "The generation of the group has changed"), _GONE),
+    ),
+    Operation(
+        name="delete_offset_with_lease",
+        method="DELETE",
+        path=f"{_LEASE}/offsets",
+        summary="Delete the offset of the group in a partition of a lease, and renew the lease",
+        subject="leases",
+        handler=leases.delete_offset_with_lease,
+        query=leases.LeaseOffsetQuery,
+        response=leases.LeaseDetails,
+        refusals=(_GONE,),
     ),
 )
 

@@ -1,20 +1,29 @@
-"""The client can do the same in both protocols."""
+"""The client can do the same over all transports, and in both protocols."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.app.client.support.server import Server
-from whippet.app.client.wires import WIRES
 
-IN_BOTH = ("test_commands", "test_producer", "test_consumer")
+OVER = {
+    "classic": ("tcp", "classic"),
+    "modern": ("tcp", "modern"),
+    "quic": ("quic", "classic"),
+    "ws": ("ws", "modern"),
+    "http": ("http", "classic"),
+}
+"""Each transport, and each protocol over some."""
+OVER_ALL = ("test_commands", "test_producer", "test_consumer")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.module.__name__.rpartition(".")[2] in IN_BOTH:
-        metafunc.parametrize("wire", WIRES, indirect=True)
+    if metafunc.module.__name__.rpartition(".")[2] in OVER_ALL:
+        metafunc.parametrize("over", OVER, indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Server, "wire", getattr(request, "param", Server.wire))
+def over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, wire = OVER[getattr(request, "param", "classic")]
+    monkeypatch.setattr(Server, "transport", transport)
+    monkeypatch.setattr(Server, "wire", wire)

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import Server, connected, serving
 from tests.storage.support.world import texts
@@ -15,7 +17,7 @@ from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client.commands import FIRST, LAST, Commands, by_key, from_offset, from_time, to_partition
 from whippet.app.commands.registry import COMMANDS
 from whippet.app.commands.requests import Consumer, ConsumerKind, UserStatus
-from whippet.app.errors import Code
+from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message
@@ -34,9 +36,15 @@ async def test_system_commands(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.ping()
         stats = await client.get_stats()
-        assert (stats.streams_count, stats.topics_count, stats.clients_count) == (1, 1, 1)
+        assert (stats.streams_count, stats.topics_count) == (1, 1)
         assert (await client.get_snapshot(types=(2,))).content.startswith(b"PK")
         assert len((await client.get_cluster_metadata()).nodes) == 1
+        if Server.transport == "http":
+            # Its requests belong to no connection.
+            assert (stats.clients_count, await client.get_clients()) == (0, ())
+            assert await client.get_client(1) is None
+            return
+        assert stats.clients_count == 1
         me = await client.get_me()
         assert me.address.startswith("127.0.0.1:")
         assert await client.get_client(me.client_id) == me
@@ -44,10 +52,22 @@ async def test_system_commands(tmp_path: Path) -> None:
         assert [one.client_id for one in await client.get_clients()] == [me.client_id]
 
 
-async def test_commands_of_the_modern_protocol_only(tmp_path: Path) -> None:
+async def test_what_http_does_not_have_is_refused_by_its_name(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        if Server.transport != "http":
+            assert (await client.get_me()).user_id == 0
+            return
+        with pytest.raises(CommandError, match="GetMe is not in the HTTP API") as refused:
+            await client.get_me()
+        assert refused.value.code is Code.FEATURE_UNAVAILABLE
+        assert await refusal(client.get_stream("5")) == Code.INVALID_IDENTIFIER
+        assert await refusal(client.send_messages("s", "t", [b"x"], by_key(b"\xff"))) == Code.INVALID_KEY_VALUE_LENGTH
+
+
+async def test_commands_that_the_classic_protocol_does_not_have(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.create_consumer_group("s", "t", "g")
-        if Server.wire == "classic":
+        if Server.wire == "classic" and Server.transport != "http":
             assert await refusal(client.describe_options(OptionScope.TOPIC)) == Code.FEATURE_UNAVAILABLE
             return
         assert "durability" in {option.key for option in await client.describe_options(OptionScope.TOPIC)}
@@ -80,7 +100,7 @@ async def test_users_and_their_tokens(tmp_path: Path) -> None:
             token = (await other.create_personal_access_token("build")).token
             assert [one.name for one in await other.get_personal_access_tokens()] == ["build"]
             await other.logout_user()
-            assert await refusal(other.get_me()) == Code.UNAUTHENTICATED
+            assert await refusal(other.get_streams()) == Code.UNAUTHENTICATED
             assert (await other.login_with_personal_access_token(token)).user_id == alice
             await other.delete_personal_access_token("build")
             assert await refusal(other.get_stats()) == Code.UNAUTHORIZED
@@ -207,10 +227,10 @@ async def test_a_refusal_has_its_number_and_affects_no_other_request(tmp_path: P
 async def test_a_cancelled_request_does_not_shift_the_responses(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         client.get_streams().cancel()
-        me = client.get_me()
+        streams = client.get_streams()
         client.get_users().cancel()
-        assert (await client.get_stats()).clients_count == 1
-        assert (await me).transport == 1
+        assert (await client.get_stats()).topics_count == 1
+        assert [stream.name for stream in await streams] == ["s"]
 
 
 async def test_responses_are_assembled_from_pieces_of_any_size(tmp_path: Path) -> None:

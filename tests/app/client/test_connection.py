@@ -7,17 +7,16 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.app.access.support.world import refusal
-from tests.app.client.support.server import SOON, connected, serving, until
+from tests.app.client.support.server import SOON, Server, connected, serving, until
 from tests.storage.support.world import SlowDisk, reached, settled
+from tests.transports.http.support.serving import tls_context
 from whippet.app.client import Client, Disconnected, Reconnect
 from whippet.app.client.commands import FIRST
 from whippet.app.commands.requests import Consumer, ConsumerKind
-from whippet.app.config.listeners import Tls
 from whippet.app.errors import Code
 from whippet.transports import certificates
 
@@ -48,23 +47,28 @@ async def test_an_address_without_a_listener_is_reported(tmp_path: Path) -> None
     assert raised.value.code is Code.CANNOT_ESTABLISH_CONNECTION
 
 
+@pytest.mark.parametrize("over", ["classic", "quic", "ws", "http"], indirect=True)
 async def test_tls_requires_a_trusted_certificate(tmp_path: Path) -> None:
-    certificate, key = certificates.self_signed()
-    (tmp_path / "certificate.pem").write_bytes(certificate)
-    (tmp_path / "key.pem").write_bytes(key)
-    names: dict[str, Any] = {"cert_file": str(tmp_path / "certificate.pem"), "key_file": str(tmp_path / "key.pem")}
-    async with serving(tmp_path / "data", tls=certificates.context(Tls(enabled=True, **names), "")) as server:
+    async with serving(tmp_path / "data", tls=tls_context(tmp_path)) as server:
+        certificate = tmp_path / "cert.pem"
+        if Server.transport == "quic":
+            # It has made its own.
+            certificate = tmp_path / "data" / certificates.FOLDER / certificates.KEPT
         address = f"{server.address}&tls=true"
         assert await refusal(Client.connect(address)) == Code.CANNOT_ESTABLISH_CONNECTION
-        trusted = f"{address}&tls_ca_file={names['cert_file']}"
+        trusted = f"{address}&tls_ca_file={certificate}"
         assert await refusal(Client.connect(f"{trusted}&tls_domain=elsewhere")) == Code.CANNOT_ESTABLISH_CONNECTION
         async with await Client.connect(trusted) as client:
             await client.create_stream("s")
             await client.create_topic("s", "t")
-            await client.send_messages("s", "t", [b"x" * 300_000] * 10)
+            await client.send_messages("s", "t", [b"x" * 150_000] * 10)
             polled = await client.poll_messages("s", "t", ME, partition_id=0, strategy=FIRST)
             assert polled.messages_count == 10
-        context = ssl.create_default_context(cafile=names["cert_file"])
+        context = ssl.create_default_context(cafile=certificate)
+        if Server.transport == "quic":
+            with pytest.raises(ValueError, match="tls_ca_file"):
+                await Client.connect(server.address, tls=context)
+            return
         async with await Client.connect(server.address, tls=context) as client:
             await client.ping()
 

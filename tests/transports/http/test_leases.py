@@ -303,3 +303,31 @@ async def test_a_commit_must_contain_a_generation(tmp_path: Path) -> None:
         assert response.status_code == 415
         response = await made.client.put(f"{member.path}/offsets", json=body)
         assert (response.status_code, response.json()["id"]) == (400, 4100)
+
+
+OFFSETS = "/streams/s/topics/t/consumer-offsets"
+BATCH = {"accept": "application/vnd.iggy.batch"}
+
+
+async def test_a_lease_polls_batches_as_they_are_stored_and_deletes_offsets(tmp_path: Path) -> None:
+    async with world(tmp_path, partitions=1) as made:
+        await made.send(0, "a")
+        member = await made.lease()
+        polled = await made.client.get(f"{member.path}/messages?kind=first", headers=BATCH)
+        assert polled.headers["content-type"] == BATCH["accept"]
+        assert (polled.headers["iggy-partition"], polled.headers["iggy-count"]) == ("0", "1")
+        assert int.from_bytes(polled.content[32:40], "little") == len(polled.content)
+        assert (await member.commit(await member.poll(kind="first"))).status_code == 200
+        stored = f"{OFFSETS}?consumer_id=g&consumer_kind=consumer_group&partition_id=0"
+        assert (await made.client.get(stored)).json()["stored_offset"] == 0
+        assert (await made.client.delete(f"{member.path}/offsets?partition_id=0")).status_code == 200
+        assert (await made.client.get(stored)).status_code == 404
+
+
+async def test_the_offset_of_a_group_without_members_is_set_without_a_lease(tmp_path: Path) -> None:
+    async with world(tmp_path, partitions=1) as made:
+        await made.send(0, "a", "b")
+        body = {"consumer_id": "g", "consumer_kind": "consumer_group", "partition_id": 0, "offset": 0}
+        assert (await made.client.put(OFFSETS, json=body)).status_code == 204
+        member = await made.lease()
+        assert await member.drain() == ["b"]

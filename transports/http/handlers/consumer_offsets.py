@@ -1,4 +1,4 @@
-"""Stored offsets of consumers. Members of groups store theirs on their connections, or with leases."""
+"""Stored offsets of consumers, and of groups: members of groups store theirs on their connections, or with leases."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ class PartitionQuery(msgspec.Struct, frozen=True):
         return 0 if given is UNSET else given
 
 
-ConsumerWord = Literal["consumer"]
-"""Clients since 0.12 send it; members of groups change their offsets on their connections."""
+OwnerWord = Literal["consumer", "consumer_group"]
+"""Whose offset it is; clients since 0.12 send `consumer`."""
+KINDS = {"consumer": ConsumerKind.CONSUMER, "consumer_group": ConsumerKind.GROUP}
 
 
 class ConsumerQuery(PartitionQuery, frozen=True):
-    consumer_kind: ConsumerWord = "consumer"
+    consumer_kind: OwnerWord = "consumer"
 
 
 class OffsetQuery(ConsumerQuery, frozen=True):
@@ -52,7 +53,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
     consumer_id: U32 | Name | None = 1
     partition_id: U32 | None = None
     offset: U64
-    consumer_kind: ConsumerWord = "consumer"
+    consumer_kind: OwnerWord = "consumer"
     context: Context | None = None
     """The context of the partition that the client knows."""
 
@@ -62,7 +63,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_offset(call: Call) -> ConsumerOffset | None:
     query: OffsetQuery = call.query
-    consumer = _consumer(query.consumer_id)
+    consumer = _consumer(query.consumer_kind, query.consumer_id)
     found = await call.execute(requests.GetConsumerOffset(consumer, call.stream, call.topic, query.number))
     if found is None:
         require_topic(call)
@@ -74,7 +75,7 @@ async def store_offset(call: Call) -> None:
     body: NewOffset = call.body
     given = 1 if body.consumer_id is None else body.consumer_id
     request = requests.StoreConsumerOffset(
-        _consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset
+        _consumer(body.consumer_kind, given), call.stream, call.topic, body.partition_id or 0, body.offset
     )
     partition_context.check(call, request, body.context)
     await call.execute(request)
@@ -82,9 +83,9 @@ async def store_offset(call: Call) -> None:
 
 async def delete_offset(call: Call) -> None:
     query: ConsumerQuery = call.query
-    consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
+    consumer = _consumer(query.consumer_kind, call.parameters["consumer"])
     await call.execute(requests.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
 
 
-def _consumer(given: int | str) -> Consumer:
-    return Consumer(ConsumerKind.CONSUMER, given if isinstance(given, int) else parameters.identifier(given))
+def _consumer(kind: OwnerWord, given: int | str) -> Consumer:
+    return Consumer(KINDS[kind], given if isinstance(given, int) else parameters.identifier(given))

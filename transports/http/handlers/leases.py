@@ -21,9 +21,11 @@ from whippet.app.config.formats import PERIOD
 from whippet.app.errors import Code, CommandError
 from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
 from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.forms import poll_formats
 from whippet.transports.http.forms.batch_decoder import PolledMessage, decode_messages
 from whippet.transports.http.forms.field_types import U32, U64, Period, check_u64
 from whippet.transports.http.forms.responses import JSON, NO_STORE, VIEW, HttpResponse
+from whippet.transports.http.forms.send_formats import BATCH
 from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, StartQuery, strategy_of
 from whippet.transports.http.operation import Call
 
@@ -66,6 +68,11 @@ class LeaseQuery(msgspec.Struct, frozen=True):
 
 class LeasePollQuery(StartQuery, frozen=True):
     """Polls the lease's partitions in turn, from `kind=next`, if these are absent."""
+
+
+class LeaseOffsetQuery(msgspec.Struct, frozen=True):
+    partition_id: U32
+    """A partition of the lease."""
 
 
 class LeaseCommit(msgspec.Struct, frozen=True):
@@ -115,10 +122,16 @@ async def give_lease_back(call: Call) -> None:
         call.api.leases.release(lease)
 
 
-async def poll_with_lease(call: Call) -> LeasedMessages:
+async def poll_with_lease(call: Call) -> LeasedMessages | HttpResponse:
+    """In JSON, or the stored batches, if the client accepts nothing else."""
+    is_binary = call.headers.get(b"accept") == BATCH.encode()
     async with _using(call) as lease:
         found = await _assignment(call, lease)
         polled = None if call.is_head else await _poll(call, lease, found.partitions)
+        if is_binary:
+            response = await poll_formats.encode_response(call, BATCH, polled or responses.Polled(0, 0, 0, ()))
+            call.response_reservation().hold(len(response.body))
+            return response
         found = await _assignment(call, lease)
         messages: Any = []
         if polled is not None:
@@ -151,6 +164,16 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
             call,
             lease,
             requests.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
+        )
+        return _details(call, lease, await _assignment(call, lease))
+
+
+async def delete_offset_with_lease(call: Call) -> LeaseDetails:
+    query: LeaseOffsetQuery = call.query
+    async with _using(call) as lease:
+        await _assignment(call, lease)
+        await _ask(
+            call, lease, requests.DeleteConsumerOffset(_group(call), call.stream, call.topic, query.partition_id)
         )
         return _details(call, lease, await _assignment(call, lease))
 

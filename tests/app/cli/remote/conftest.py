@@ -25,8 +25,8 @@ def address(gateway: Gateway) -> str:
 
 @pytest.fixture(scope="module")
 def addresses(gateway: Gateway, address: str) -> dict[str, str]:
-    websocket = gateway.line(r"ws://(\S+)").group(1)
-    return {"tcp": f"iggy://{address}", "ws": f"iggy+ws://{websocket}"}
+    others = {name: gateway.line(rf"\b{name}://(\S+)").group(1) for name in ("quic", "ws", "http")}
+    return {"tcp": f"iggy://{address}"} | {name: f"iggy+{name}://{at}" for name, at in others.items()}
 
 
 @pytest.fixture(autouse=True)

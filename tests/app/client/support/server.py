@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tests.app.access.support.world import ROOT, gateway_on
+from tests.app.client.support.listening import OVER
 from whippet.app.client import Client, Reconnect
-from whippet.app.config.formats import Address
 from whippet.storage.files import Files
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
-from whippet.transports.tcp import TcpListener
 
 SOON = Reconnect(interval_s=0.001)
 
@@ -27,8 +26,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class Server:
+    transport = "tcp"
     wire = "classic"
-    """The protocol of its clients."""
+    """The protocol of its clients, where they have a choice."""
 
     def __init__(self, path: object, files: Files | None, tls: ssl.SSLContext | None, options: dict[str, Any]) -> None:
         self._files = files
@@ -39,24 +39,27 @@ class Server:
     async def start(self) -> None:
         self.store = await Store.open(self._options, files=self._files)
         self.gateway = await gateway_on(self.store)
-        self.listener = TcpListener(self.gateway)
-        await self.listener.listen(Address("127.0.0.1", self.port), "tcp.address", self._tls)
-        self.port = self.listener.address.port
+        self._listening = OVER[self.transport]()
+        await self._listening.listen(self.gateway, self.store, self.port, self._tls)
+        self.port = self._listening.port
 
     async def stop(self) -> None:
-        await self.listener.stop(10)
+        await self._listening.stop()
         self.gateway.users.close()
         await self.store.close()
 
     def cut(self) -> None:
         """Aborts all connections, as if their cables were cut."""
-        for connection in list(self.listener._connections):
-            connection.abort()
+        self._listening.cut()
 
     @property
     def address(self) -> str:
         user, password = ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]
-        return f"iggy://{user}:{password}@127.0.0.1:{self.port}?heartbeat_interval=0&wire={self.wire}"
+        return self.at(f"{user}:{password}")
+
+    def at(self, credentials: str) -> str:
+        wire = "" if self.transport == "http" else f"&wire={self.wire}"
+        return f"iggy+{self.transport}://{credentials}@127.0.0.1:{self.port}?heartbeat_interval=0{wire}"
 
     async def client(self, reconnect: Reconnect | None = None) -> Client:
         return await Client.connect(self.address, reconnect=reconnect)

@@ -62,6 +62,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
         *("topic read", 200, f"{GROUP}/leases/LEASE/offsets"),
         {"generation": "GENERATION", "partition_id": 0, "offset": 0},
     ),
+    "delete_offset_with_lease": ("topic read", 200, f"{GROUP}/leases/LEASE/offsets?partition_id=0", None),
     "give_lease_back": ("topic read", 204, f"{GROUP}/leases/LEASE", None),
     "make_ticket": (ANY_USER, 201, "/tickets", None),
     "get_users": ("users read", 200, "/users", None),
