@@ -56,18 +56,18 @@ eval "$(whippet completion bash)"
 
 ## Topics as files
 
-`whippet export topic` writes messages to a file, and `whippet import topic` sends those of a file, as NDJSON, Parquet or
-Arrow. Parquet and Arrow need the extra `arrow` of whippet-gateway. A line of NDJSON, and the columns of the others:
+`whippet export topic` writes messages to a file, and `whippet import topic` sends those of a file, as NDJSON, Parquet
+or Arrow. Parquet and Arrow need the extra `arrow` of whippet-gateway. A line of NDJSON, and the columns of the others:
 
 ```json
 {"partition_id":0,"offset":7,"timestamp":1785585600000000,"origin_timestamp":1785585599998000,"id":"17",
  "headers":[{"key":"source","kind":"string","value":"web"}],"payload":{"amount":3},"encoding":"json"}
 ```
 
-(It is one line in the file.) `encoding` is `json`, `text` or `base64`: nothing is lost, whatever the bytes are. Values of
-headers are texts, raw ones in base64; headers that cannot be read, such as encrypted ones, are in `headers_base64`, which
-is `headers_raw` in Parquet and Arrow, where `payload` has bytes and times are timestamps. An import needs only the payload,
-and ignores offset and timestamp, which are the server's.
+(It is one line in the file.) `encoding` is `json`, `text` or `base64`: nothing is lost, whatever the bytes are. Values
+of headers are texts, raw ones in base64; headers that cannot be read, such as encrypted ones, are in `headers_base64`,
+which is `headers_raw` in Parquet and Arrow, where `payload` has bytes and times are timestamps. An import needs only
+the payload, and ignores offset and timestamp, which are the server's.
 
 ## Output and exit codes
 
