@@ -30,11 +30,10 @@ settings.load_profile("whippet")
 
 SHARED = {
     "pyspark_whippet": ("tests/pyspark_whippet/",),
-    "tables": ("tests/pipelines/test_lake_sinks.py", "tests/pipelines/test_postgres.py", "tests/pipelines/test_box.py"),
     "pipelines": ("tests/pipelines/",),
 }
-"""Files that stay together, because they share a Java and a gateway; the first that fits counts. All of them together
-would take longer than everything else does beside them."""
+"""Files that stay together, because they share a Java and a gateway; the first that fits counts. Both together would
+take longer than everything else does beside them."""
 
 LONGEST = (
     "tests/pyspark_whippet/",

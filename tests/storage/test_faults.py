@@ -32,7 +32,7 @@ from whippet.storage.options import Durability, TopicOptions
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
-CHUNKS = 8
+CHUNKS = 16
 """Each test tries every CHUNKS-th operation."""
 
 LEVELS = list(Durability)

@@ -63,7 +63,7 @@ ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 BAD_SIGNS = ("Traceback", "defect", "ERROR", "Warning", "unexpected error", "never awaited", "never retrieved")
 
 
-@sized("seconds", 5, long=60, variable="WHIPPET_FUZZ_SECONDS")
+@sized("seconds", 3, long=60, variable="WHIPPET_FUZZ_SECONDS")
 def test_nothing_that_a_client_sends_does_lasting_damage(tmp_path: Path, seconds: int) -> None:
     print(f"WHIPPET_FUZZ_SEED={SEED} WHIPPET_FUZZ_SECONDS={seconds}")  # noqa: T201
     with starting(tmp_path / "data") as start:
