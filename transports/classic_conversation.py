@@ -19,7 +19,8 @@ from whippet.storage.batch import Limits, Readable
 from whippet.transports import offload
 from whippet.transports.random_pool import random_bytes
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
-from whippet.transports.wire import destination
+from whippet.transports.send_checks import check_send
+from whippet.transports.wire import destination, numbered_sends
 from whippet.transports.wire.classic import frames, requests, responses, sends
 from whippet.transports.wire.classic.dialect import TELLING, Dialect
 
@@ -33,6 +34,8 @@ UNAUTHENTICATED_FRAME_BYTES = 64 << 10
 SMALL_BYTES = 16 << 10
 """A send up to this size is decoded without checking the sender first."""
 SENT: list[Readable] = [frames.EMPTY_SUCCESS]
+SENDS = frozenset({frames.SEND_MESSAGES, numbered_sends.CODE})
+"""Their limit is configured."""
 CLOSING_CODES = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
 """The connection ends after these errors: the client has to connect again."""
 
@@ -64,7 +67,7 @@ class ClassicConversation:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND
-        if length > frames.PAYLOAD_BYTES_MAX + 4 and frames.code_of(data) != frames.SEND_MESSAGES:
+        if length > frames.PAYLOAD_BYTES_MAX + 4 and frames.code_of(data) not in SENDS:
             return Code.INVALID_COMMAND
         return None
 
@@ -113,6 +116,8 @@ class ClassicConversation:
             payload = frame[frames.HEADER_BYTES :]
             if code == frames.SEND_MESSAGES and len(payload) > SMALL_BYTES:
                 request: Request = await self._decode_send(payload)
+            elif code == numbered_sends.CODE:
+                request = await check_send(self._gateway, self.session, numbered_sends.decode(payload), self._limits)
             else:
                 request = self._decode(code, payload)
             if type(request) is PollMessages:

@@ -27,7 +27,7 @@ from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
 from whippet.transports.reservations import Responder, held_and_long, reserve_poll, wait_for_poll
 from whippet.transports.send_checks import check_send, is_small
-from whippet.transports.wire import generations
+from whippet.transports.wire import generations, numbered_sends
 from whippet.transports.wire.modern import frames, registration, requests, responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 from whippet.transports.wire.modern.operations import (
@@ -99,8 +99,10 @@ class ModernConversation:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND
-        if body > BODY_BYTES_MAX and frames.request_of(data).operation != SEND_MESSAGES:
-            return Code.INVALID_COMMAND
+        if body > BODY_BYTES_MAX:
+            header = frames.request_of(data)
+            if header.operation != SEND_MESSAGES and (header.operation, header.code) != (READ, numbered_sends.CODE):
+                return Code.INVALID_COMMAND
         return None
 
     def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:

@@ -17,7 +17,12 @@ from whippet.transports import offload
 
 def is_small(request: SendMessages) -> bool:
     """Whether the log itself can check the send on the event loop, as it is."""
-    return request.producer is None and not offload.is_large(*_size_of(request))
+    return not _names_producer(request) and not offload.is_large(*_size_of(request))
+
+
+def _names_producer(request: SendMessages) -> bool:
+    """Whether the batch itself has the producer in its header, which the log does not store."""
+    return request.producer is not None and request.producer.counts_messages
 
 
 def _size_of(request: SendMessages) -> tuple[int, int]:
@@ -31,7 +36,7 @@ async def check_send(gateway: Gateway, session: Session, request: SendMessages, 
     size, count = _size_of(request)
     is_large = offload.is_large(size, count)
     admit(gateway, session, SendMessages, Destination(request.stream, request.topic))
-    if request.producer is not None:
+    if _names_producer(request):
         await offload.call(size, count, remove_producer, batch)
     if not is_large:
         return request

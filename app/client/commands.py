@@ -17,6 +17,7 @@ from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, Identifier, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.model.options import Option, OptionScope
 from whippet.storage.batch import Message
+from whippet.storage.producers import Producer
 
 Future = asyncio.Future
 
@@ -136,12 +137,15 @@ class Commands(ABC):
         topic: Identifier,
         messages: Sequence[bytes | Message] | bytearray | memoryview,
         partitioning: Partitioning = BALANCED,
+        *,
+        number: Producer | None = None,
     ) -> Future[responses.Sent | None]:
-        """`messages` are payloads, messages with ids and headers, or a finished batch.
+        """`messages` are payloads, messages with ids and headers, or a finished batch. A send with a number may be
+        repeated: it is stored once.
 
-        Returns None with the classic protocol, which does not tell where they were stored.
+        Returns None with the classic protocol, which does not tell where they were stored, unless there is a number.
         """
-        return self.call(requests.SendMessages(stream, topic, partitioning, (as_batch(messages),)))
+        return self.call(requests.SendMessages(stream, topic, partitioning, (as_batch(messages),), producer=number))
 
     def poll_messages(
         self,

@@ -14,6 +14,7 @@ import msgspec
 
 from whippet.app.access import permissions as granted
 from whippet.app.client import http_results as results
+from whippet.app.client.connection import Disconnected
 from whippet.app.client.http_results import COMPRESSIONS
 from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Identifier, PartitioningKind, StrategyKind
@@ -44,7 +45,7 @@ OF_STATUS = {
     422: Code.INVALID_COMMAND,
 }
 """What an error of HTTP itself is as an error of a command."""
-NOT_FOUND = 404
+NOT_FOUND, UNAVAILABLE = 404, 503
 _NO_STATUS_IS_LESS_THAN = 400
 
 
@@ -111,6 +112,9 @@ def refusal(answer: Answer) -> CommandError:
     if code is not None and TABLE[code].name == name:
         # A session without a token is one that has not logged in.
         return CommandError(Code.UNAUTHENTICATED if code is Code.ACCESS_TOKEN_MISSING else code, reason)
+    if answer.status == UNAVAILABLE:
+        # It starts or stops: the same as a connection that cannot be established, or is lost.
+        return Disconnected(detail=reason)
     found = OF_STATUS.get(answer.status, Code.ERROR)
     return CommandError(found, reason if found is not Code.ERROR else f"{reason} (HTTP status {answer.status})")
 
@@ -209,7 +213,7 @@ def _send(request: requests.SendMessages) -> Exchange:
     headers: tuple[tuple[str, str], ...] = ()
     if (producer := request.producer) is not None:
         name = producer.id.decode(errors="surrogateescape")
-        if not name.isprintable() and name.isascii():
+        if not name.isprintable() or name != name.strip():
             raise CommandError(Code.INVALID_PRODUCER, "over HTTP the id of a producer is printable text")
         headers = (
             ("producer-id", name),
@@ -221,9 +225,8 @@ def _send(request: requests.SendMessages) -> Exchange:
     def sent(answer: Answer) -> responses.Sent:
         (place,) = answer.json["confirmations"]
         reached = Durability[answer.headers[b"whippet-durability"].decode().upper()]
-        return responses.Sent(
-            place["stream_id"], place["topic_id"], place["partition_id"], place["base_offset"], count, reached
-        )
+        where = place["stream_id"], place["topic_id"], place["partition_id"], place["base_offset"]
+        return responses.Sent(*where, count, reached, repeated=b"whippet-repeated" in answer.headers)
 
     return Exchange("POST", path, sent, request.batches, BATCH, headers)
 

@@ -195,6 +195,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             result = _result(exchange, answer, none_if_missing=none_if_missing)
         except (CommandError, _Stale) as refused:
+            if isinstance(refused, Disconnected):
+                self._reason = self._reason or refused.detail
+                self._transport.close()
             if not future.done():
                 future.set_exception(refused)
         else:

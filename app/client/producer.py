@@ -9,11 +9,18 @@
 A refused batch is not sent again, and later ones, already on their way, may have been accepted: `in_flight=1` keeps the
 order even then. A batch whose response was lost with the connection may be stored or not. With `resend`, and a client
 that reconnects, it is sent again before all others: it may be stored twice, but in order. Without, it counts as failed.
+
+With `numbered`, every batch has a number under which the server stores it once, however often it is sent: what was
+accepted is stored exactly once, in order, even if the connection breaks or the server is killed (but a topic whose
+durability is memory may lose it with the server). `producer_id` names the producer: of two with the same id, the server
+refuses the one that was started first. Balanced messages of a numbered producer all go to one partition.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
@@ -28,6 +35,9 @@ from whippet.app.client.connection import Disconnected
 from whippet.app.commands.requests import Identifier, Partitioning
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import HEADER_BYTES, Message
+from whippet.storage.errors import InvalidProducer
+from whippet.storage.producers import Bounds
+from whippet.storage.producers import Producer as Number
 
 OBJECT_BYTES = 64
 """Counted for each message besides its payload and headers: its overhead on the wire."""
@@ -74,7 +84,7 @@ class Delivery:
 class _Batch:
     """Messages with one destination and one delivery."""
 
-    __slots__ = ("delivery", "messages", "outcome", "partitioning", "size", "timer")
+    __slots__ = ("delivery", "messages", "number", "outcome", "partitioning", "size", "timer")
 
     def __init__(self, partitioning: Partitioning, messages: Contents, size: int) -> None:
         self.partitioning = partitioning
@@ -83,6 +93,11 @@ class _Batch:
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.delivery = Delivery(self.outcome)
         self.timer: asyncio.Handle | None = None
+        self.number: Number | None = None
+
+
+IN_FLIGHT_NUMBERED_MAX = Bounds().answers
+"""The server remembers so many results of a producer."""
 
 
 class Producer:
@@ -101,10 +116,15 @@ class Producer:
         buffered_bytes_max: int = 32 << 20,
         in_flight: int = 4,
         resend: bool = False,
+        numbered: bool = False,
+        producer_id: str | None = None,
         on_failure: Callable[[FailedSend], None] | None = None,
     ) -> None:
         if min(batch_messages, batch_bytes, buffered_bytes_max, in_flight) < 1 or linger_ms < 0:
             raise ValueError("the limits of a producer must be at least 1, and linger_ms at least 0")
+        numbered = numbered or producer_id is not None
+        if numbered and in_flight > IN_FLIGHT_NUMBERED_MAX:
+            raise ValueError(f"a numbered producer has at most {IN_FLIGHT_NUMBERED_MAX} batches in flight")
         self._client = client
         self._stream = stream
         self._topic = topic
@@ -114,7 +134,8 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._buffered_bytes_max = buffered_bytes_max
         self._in_flight_max = in_flight
-        self._resend = resend
+        self._resend = resend or numbered
+        self._next_number = _first_number(producer_id) if numbered else None
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._open: dict[Partitioning, tuple[_Batch, list[Content]]] = {}
@@ -258,9 +279,12 @@ class Producer:
         """Sends what may be sent now; the task that waits for responses calls it again for the rest."""
         while self._queue and self._may_send():
             batch = self._queue.popleft()
+            if batch.number is None and self._next_number is not None:
+                batch.number = number = self._next_number
+                self._next_number = msgspec.structs.replace(number, sequence=number.sequence + 1)
             try:
                 response = self._client.send_messages(
-                    self._stream, self._topic, as_batch(batch.messages), batch.partitioning
+                    self._stream, self._topic, as_batch(batch.messages), batch.partitioning, number=batch.number
                 )
             except Exception as error:  # noqa: BLE001 -- these cannot be encoded: the sender gets the error
                 self._settle(batch, error)
@@ -327,6 +351,18 @@ class Producer:
             else:
                 self._on_failure(failure)
         self._admit_waiting()
+
+
+def _first_number(producer_id: str | None) -> Number:
+    """A producer that is started again under its id has a higher epoch, and fences the earlier one off. Two that start
+    in the same second have the same epoch, so they must not have the same sequences."""
+    if producer_id is None:
+        return Number(secrets.token_hex(16).encode(), 0, 0)
+    now_us = time.time_ns() // 1000
+    try:
+        return Number(producer_id.encode(), now_us // 1_000_000, now_us)
+    except InvalidProducer as error:
+        raise ValueError(str(error)) from None
 
 
 def _size(message: Content) -> int:

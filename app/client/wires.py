@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import xxhash
 
-from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request, SendMessages
 from whippet.app.commands.responses import LoggedIn
 from whippet.app.errors import Code, CommandError
 from whippet.app.version import version
 from whippet.storage.batch import Readable
+from whippet.transports.wire import numbered_sends
 from whippet.transports.wire.classic import frames, requests, responses
 from whippet.transports.wire.classic.dialect import Dialect
 from whippet.transports.wire.modern import frames as modern_frames
@@ -96,6 +97,8 @@ class ClassicWire:
         self._dialect = Dialect()
 
     def prepare(self, request: Request) -> Prepared:
+        if isinstance(request, SendMessages) and request.producer is not None:
+            return Prepared(0, numbered_sends.CODE, numbered_sends.encode(request))
         try:
             return Prepared(0, requests.code_of(request), [requests.encode_request(request)])
         except KeyError:
@@ -103,8 +106,8 @@ class ClassicWire:
             raise CommandError(Code.FEATURE_UNAVAILABLE, sentence) from None
 
     def frame(self, prepared: Prepared) -> list[Readable]:
-        (payload,) = prepared.body
-        return [frames.HEADER.pack(frames.CODE_BYTES + len(payload), prepared.code), payload]
+        size = sum(map(len, prepared.body))
+        return [frames.HEADER.pack(frames.CODE_BYTES + size, prepared.code), *prepared.body]
 
     def body_bytes(self, head: memoryview) -> int:
         status, length = frames.response_header(head)

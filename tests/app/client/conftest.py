@@ -14,7 +14,7 @@ OVER = {
     "http": ("http", "classic"),
 }
 """Each transport, and each protocol over some."""
-OVER_ALL = ("test_commands", "test_producer", "test_consumer")
+OVER_ALL = ("test_commands", "test_consumer", "test_numbered", "test_producer")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -228,11 +228,14 @@ _CONFIRMED = {
     level: (JSON, (b"iggy-durability", DURABILITIES[level]), (b"whippet-durability", LEVEL_NAMES[level]), VIEW)
     for level in Durability
 }
+_REPEATED = {level: (*headers, (b"whippet-repeated", b"true")) for level, headers in _CONFIRMED.items()}
+"""A numbered send that was made before has the same response."""
 
 
 def confirmation(sent: responses.Sent) -> HttpResponse:
     found = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
-    return HttpResponse(HTTPStatus.CREATED, _encode_json(Confirmations([found])), _CONFIRMED[sent.durability])
+    headers = (_REPEATED if sent.repeated else _CONFIRMED)[sent.durability]
+    return HttpResponse(HTTPStatus.CREATED, _encode_json(Confirmations([found])), headers)
 
 
 async def _send_unacknowledged(call: Call, request: requests.SendMessages, reservation: Reservation) -> None:

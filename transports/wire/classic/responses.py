@@ -13,6 +13,7 @@ import msgspec
 from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
+from whippet.transports.wire import numbered_sends
 from whippet.transports.wire.classic import polls
 from whippet.transports.wire.classic.dialect import Dialect
 from whippet.transports.wire.permissions import PERMISSIONS_OF_USER
@@ -228,6 +229,7 @@ LAYOUTS: dict[int, Part] = {
     601: repeated(GROUP),
     602: GROUP_DETAILS,
 }
+LAYOUTS[numbered_sends.CODE] = numbered_sends.SENT
 LISTS = frozenset({22, 32, 41, 201, 301, 601})
 
 

@@ -11,7 +11,7 @@ from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage.batch import Readable
-from whippet.transports.wire import poll_request
+from whippet.transports.wire import numbered_sends, poll_request
 from whippet.transports.wire.classic import requests as classic
 from whippet.transports.wire.classic.frames import SEND_MESSAGES
 from whippet.transports.wire.modern import operations, sends, tlv
@@ -127,6 +127,8 @@ def decode(code: int, body: memoryview) -> requests.Request:
     """Returns the command in a body, or raises a CommandError that tells what is wrong with it."""
     if code == SEND_MESSAGES:
         return sends.decode(body)
+    if code == numbered_sends.CODE:
+        return numbered_sends.decode(body)
     read = _READS.get(code)
     if read is None:
         raise CommandError(Code.INVALID_COMMAND, f"command {code} does not exist")
@@ -134,11 +136,13 @@ def decode(code: int, body: memoryview) -> requests.Request:
 
 
 def code_of(request: requests.Request) -> int:
-    return SEND_MESSAGES if isinstance(request, requests.SendMessages) else _WRITES[type(request)][0]
+    if isinstance(request, requests.SendMessages):
+        return SEND_MESSAGES if request.producer is None else numbered_sends.CODE
+    return _WRITES[type(request)][0]
 
 
 def encode(request: requests.Request) -> list[Readable]:
     """Returns the body of a request as buffers."""
     if isinstance(request, requests.SendMessages):
-        return sends.encode(request)
+        return sends.encode(request) if request.producer is None else numbered_sends.encode(request)
     return [_WRITES[type(request)][1](request)]

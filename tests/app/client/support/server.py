@@ -59,7 +59,8 @@ class Server:
 
     def at(self, credentials: str) -> str:
         wire = "" if self.transport == "http" else f"&wire={self.wire}"
-        return f"iggy+{self.transport}://{credentials}@127.0.0.1:{self.port}?heartbeat_interval=0{wire}"
+        scheme = "iggy" if self.transport == "tcp" else f"iggy+{self.transport}"
+        return f"{scheme}://{credentials}@127.0.0.1:{self.port}?heartbeat_interval=0{wire}"
 
     async def client(self, reconnect: Reconnect | None = None) -> Client:
         return await Client.connect(self.address, reconnect=reconnect)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 from whippet.app.commands import requests, responses
 from whippet.storage import batch as batches
+from whippet.storage.options import Durability
+from whippet.transports.wire import numbered_sends
 
 U8 = st.integers(0, 2**8 - 1)
 U16 = st.integers(0, 2**16 - 1)
@@ -273,4 +275,11 @@ ANSWERS: dict[int, st.SearchStrategy[Any]] = {
     600: st.none() | group_details(),
     601: _list_of(GROUP),
     602: group_details(),
+    numbered_sends.CODE: st.builds(
+        responses.Sent,
+        **dict.fromkeys(("stream_id", "topic_id", "partition_id"), U32),
+        **dict.fromkeys(("base_offset", "messages_count"), U64),
+        durability=st.sampled_from(Durability),
+        repeated=FLAG,
+    ),
 }
