@@ -32,6 +32,7 @@ PAGES = (
     "docs/encryption.md",
     "docs/http.md",
     "docs/install.md",
+    "docs/mcp.md",
     "docs/operating.md",
     "docs/python.md",
     "docs/spark.md",

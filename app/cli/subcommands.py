@@ -205,6 +205,7 @@ SUBCOMMANDS = (
     Subcommand(
         ("snapshot",), "whippet.app.cli.remote.system", "save a description of the server for a report", "snapshot"
     ),
+    Subcommand(("mcp",), "whippet.app.cli.remote.mcp", "serve the Model Context Protocol to an assistant", "serve"),
     Subcommand(("completion",), "whippet.app.cli.completion", "print the completion script of a shell"),
     Subcommand(("version",), "whippet.app.cli.version", "print the version"),
 )

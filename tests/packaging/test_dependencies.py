@@ -23,6 +23,8 @@ OPTIONAL = {
     "app/cli/pipeline_check.py": "pyspark",
     "app/cli/remote/contexts.py": "keyring",
     "app/cli/remote/topic_tables.py": "pyarrow",
+    "app/cli/remote/mcp.py": "mcp",
+    "app/mcp/protocol.py": "mcp",
 }
 """Packages of extras, which these files import if they are there."""
 LOCKS = sorted(path.stem for path in (ROOT / "requirements").glob("*.txt"))
