@@ -69,6 +69,18 @@ of headers are texts, raw ones in base64; headers that cannot be read, such as e
 which is `headers_raw` in Parquet and Arrow, where `payload` has bytes and times are timestamps. An import needs only
 the payload, and ignores offset and timestamp, which are the server's.
 
+## Copies of topics
+
+`whippet copy FROM TO` copies each message once, also if it is killed at any moment and repeated. It stores how far it
+is at both servers, as offsets of consumers, and compares what it had sent after that with what has arrived. It needs
+the rights to read FROM, and to send to TO and read it. One that is repeated copies what has come since; `--follow`
+waits for that. Topics that drop repeated ids drop what they have already.
+
+```bash
+whippet copy orders/eu orders/backup --create
+whippet copy production/orders/eu iggy://other:8090/orders/eu --follow
+```
+
 ## Output and exit codes
 
 Results are on standard output; notes, questions and errors on standard error. Commands that work on a server have

@@ -78,6 +78,7 @@ SUBCOMMANDS = (
     Subcommand(
         ("import", "topic"), "whippet.app.cli.remote.importing", "send the messages of such a file", "import_topic"
     ),
+    Subcommand(("copy",), "whippet.app.cli.remote.copying", "copy messages to another topic, exactly once", "copy"),
     Subcommand(("top",), "whippet.app.cli.remote.top", "show rates, lag and connections, live", "top"),
     Subcommand(("groups", "lag"), "whippet.app.cli.remote.group_progress", "show how far a group is behind", "lag"),
     Subcommand(("groups", "reset"), "whippet.app.cli.remote.group_progress", "set a group back or forth", "reset"),

@@ -195,6 +195,14 @@ class Exported(Row, frozen=True):
     """Of the payloads."""
 
 
+class Copied(Row, frozen=True):
+    identity: ClassVar[str] = ""
+    messages_count: Count
+    size_bytes: Size
+    found_count: Count
+    """Messages that a copy that was interrupted had sent already."""
+
+
 class Context(Row, frozen=True):
     name: str
     server: str

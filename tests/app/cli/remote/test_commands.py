@@ -41,6 +41,8 @@ consumer-offset set shipping S2 europe 1 1
 consumer-offset get shipping S2 europe 1
 consumer-offset set billing S2 europe 1 0 --kind consumer-group
 consumer-offset get billing S2 europe 1 --kind consumer-group
+copy S2/europe S2/copied --create
+topic delete S2 copied --yes
 top --interval 100ms --count 1
 export topic S2/europe out.ndjson --yes
 import topic S2/europe out.ndjson
