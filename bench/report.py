@@ -19,7 +19,26 @@ def as_json(figures: Sequence[Figure]) -> str:
 def as_table(figures: Sequence[Figure]) -> str:
     lines = [HEADINGS, *map(_cells, figures)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(_line(line, widths) for line in lines)
+    return "\n".join([*(_line(line, widths) for line in lines), *missed(figures)])
+
+
+def missed(figures: Sequence[Figure]) -> list[str]:
+    """Returns a line for each figure that has not reached its goal: which one it is, and what was measured."""
+    return [f"NO: {_explained(figure)}" for figure in figures if figure.met is False]
+
+
+def _explained(figure: Figure) -> str:
+    sign, _, rest = (figure.target or "").partition(" ")
+    limit, *of_yardstick = rest.split(" ", 1)
+    goal = f"{'less than' if sign == '<' else 'at least'} {limit}"
+    if not of_yardstick:
+        return f"{figure.name}: the goal is {goal} {figure.unit}, and {_number(figure.value)} were measured"
+    if figure.ratio is None:
+        return f"{figure.name}: the goal is {goal} of the yardstick, and no yardstick was measured"
+    return (
+        f"{figure.name}: the goal is {goal} of the yardstick's speed, and {figure.ratio:.2f} was measured "
+        f"({_number(figure.value)} {figure.unit}, the yardstick {_number(figure.yardstick or 0)})"
+    )
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

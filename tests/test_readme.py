@@ -26,6 +26,7 @@ PAGES = (
     "deploy/README.md",
     "deploy/spark/README.md",
     "docs/archive.md",
+    "docs/benchmarks.md",
     "docs/cli.md",
     "docs/compatibility.md",
     "docs/durability.md",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from whippet.app.cli.main import REMOTE, command_of
+from whippet.app.cli.main import REMOTE, command_of, is_remote
 from whippet.app.cli.remote import framework
 from whippet.app.cli.subcommands import GROUPS, SUBCOMMANDS, Subcommand
 
@@ -110,7 +110,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n")
         if remote:
             parts.append("\nAll of them have these options as well:\n\n" + _options(_common()))
-        parts += [_section(each) for each in SUBCOMMANDS if each.module.startswith(REMOTE) is remote]
+        parts += [_section(each) for each in SUBCOMMANDS if is_remote(each) is remote]
     return "".join(parts)
 
 

@@ -24,6 +24,8 @@ __all__ = ["GROUPS", "SUBCOMMANDS", "Subcommand", "main"]
 
 REMOTE = "whippet.app.cli.remote"
 """The package of the commands that work on a server."""
+REMOTE_ELSEWHERE = ("whippet.bench.run.command", "whippet.bench.run.compare")
+"""Other modules with such commands: the benchmark is above the server, which does not know it."""
 DESCRIPTION = """Whippet, a persistent message-streaming gateway compatible with Apache Iggy.
 
 `whippet COMMAND --help` describes a command."""
@@ -122,10 +124,14 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def is_remote(subcommand: Subcommand) -> bool:
+    return subcommand.module.startswith(REMOTE) or subcommand.module in REMOTE_ELSEWHERE
+
+
 def command_of(subcommand: Subcommand) -> click.Command:
     """Loads a subcommand: a function, whose parameters typer turns into arguments and options."""
     function = getattr(importlib.import_module(subcommand.module), subcommand.function)
-    if subcommand.module.startswith(REMOTE):
+    if is_remote(subcommand):
         function = importlib.import_module(f"{REMOTE}.framework").as_command(function)
     app = typer.Typer(
         add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}

@@ -58,6 +58,8 @@ SUBCOMMANDS = (
         "whippet.app.cli.pipeline_check",
         "report what a pipeline would do, or what is wrong with it",
     ),
+    Subcommand(("bench", "run"), "whippet.bench.run.command", "put load on a running server and measure it"),
+    Subcommand(("bench", "compare"), "whippet.bench.run.compare", "tell whether runs differ by more than their noise"),
     Subcommand(
         ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, next to its yardsticks"
     ),

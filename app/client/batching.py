@@ -1,7 +1,7 @@
 """Encodes many payloads as a batch with numpy, without an object for each.
 
-The result is that of `storage.batch.build`. Each message gets a random id, so that it is unique. A few payloads are
-encoded in a plain loop, because numpy costs some 30 us.
+The result is that of `storage.batch.build`. Each message gets a random id unless it is given one, so that it is unique.
+A few payloads are encoded in a plain loop, because numpy costs some 30 us.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _FRAME: np.dtype[Any] = np.dtype(_FIELDS)  # type: ignore[call-overload]
 _hash = xxhash.xxh3_64_intdigest
 
 
-def pack(payloads: Sequence[bytes], origin_us: int | None = None) -> bytearray:
-    """A batch in which all messages have the same origin time, by default now, and no user headers."""
+def pack(payloads: Sequence[bytes], origin_us: int | None = None, ids: bytes | None = None) -> bytearray:
+    """A batch in which all messages have the same origin time, by default now, and no user headers. `ids` has 16 bytes
+    for each message."""
     origin = _now_us() if origin_us is None else origin_us
     count = len(payloads)
     if not count:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
     batch = bytearray(_GAP).join((_HEADER, *payloads))
-    checksums = (_fill_few if count <= FEW else _fill_many)(batch, payloads)
+    checksums = (_fill_few if count <= FEW else _fill_many)(batch, payloads, ids)
     HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
     _PLACE.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
     return batch
@@ -51,26 +52,27 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _fill_few(batch: bytearray, payloads: Sequence[bytes]) -> bytes:
+def _fill_few(batch: bytearray, payloads: Sequence[bytes], ids: bytes | None) -> bytes:
     view = memoryview(batch)
     found = []
     position = HEADER_BYTES
     for i, payload in enumerate(payloads):
         end = position + FRAME_BYTES + len(payload)
-        FRAME.pack_into(batch, position, 0, uuid.uuid4().bytes, i, 0, 0, len(payload), 0)
+        identity = uuid.uuid4().bytes if ids is None else ids[16 * i : 16 * i + 16]
+        FRAME.pack_into(batch, position, 0, identity, i, 0, 0, len(payload), 0)
         found.append(_hash(view[position + 8 : end]))
         _PLACE.pack_into(batch, position, found[-1])
         position = end
     return struct.pack(f"<{len(found)}Q", *found)
 
 
-def _fill_many(batch: bytearray, payloads: Sequence[bytes]) -> bytes:
+def _fill_many(batch: bytearray, payloads: Sequence[bytes], ids: bytes | None) -> bytes:
     count = len(payloads)
     sizes = np.fromiter(map(len, payloads), dtype=np.int64, count=count)
     ends = np.cumsum(sizes + FRAME_BYTES) + HEADER_BYTES
     starts = ends - sizes - FRAME_BYTES
     heads = np.zeros(count, dtype=_FRAME)
-    heads["id"] = _ids(count)
+    heads["id"] = _ids(count) if ids is None else np.frombuffer(ids, "V16")
     heads["delta"] = np.arange(count)
     heads["payload"] = sizes
     anywhere: Any = np.ndarray((len(batch) - FRAME_BYTES + 1,), dtype=f"V{FRAME_BYTES}", buffer=batch, strides=(1,))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.bench.support.command import bench, measured
 from whippet.app.cli.main import main
+from whippet.bench import report
+from whippet.bench.measure import Figure
 
 FIGURES = {"storage": 30, "archive": 12, "tcp": 45, "http": 19, "ws": 15, "quic": 11}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
@@ -69,9 +71,22 @@ def test_only_selected_measures_run_and_are_shown_as_a_table(
 ) -> None:
     ran = bench(subject, tmp_path, "--only", ",".join(only), "--rounds", "1")
     assert ran.returncode == 0, ran.stderr
-    heading, *lines = ran.stdout.splitlines()
+    heading, *lines = [line for line in ran.stdout.splitlines() if not line.startswith("NO: ")]
     assert heading.split() == HEADING
     assert [line.split("  ")[0] for line in lines] == names
+
+
+def test_a_goal_that_was_missed_is_explained_below_the_table() -> None:
+    figures = [
+        Figure(name="sends", value=0.7, unit="MB/s", yardstick=1.0, ratio=0.7, target=">= 0.8 x yardstick", met=False),
+        Figure(name="start", value=3000.0, unit="ms", target="< 2,000", met=False),
+        Figure(name="reads", value=1.0, unit="MB/s", target=">= 1", met=True),
+    ]
+    assert report.as_table(figures).splitlines()[4:] == [
+        "NO: sends: the goal is at least 0.8 of the yardstick's speed, and 0.70 was measured "
+        "(0.7 MB/s, the yardstick 1)",
+        "NO: start: the goal is less than 2,000 ms, and 3,000 were measured",
+    ]
 
 
 @pytest.mark.parametrize("subject", [*FIGURES, "spark"])

@@ -1,0 +1,249 @@
+"""`whippet bench run` on a live server: every kind, what it leaves behind, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
+from tests.app.support.process import Gateway
+from tests.support.sizes import mostly_long
+from whippet.app.client import Client
+from whippet.app.client.commands import to_partition
+from whippet.bench.run import result as results
+from whippet.bench.run import schemas
+from whippet.bench.run.messages import Maker
+from whippet.bench.run.settings import Range
+
+ROOT = Path(__file__).parents[3]
+SCHEMAS = json.loads((ROOT / "docs" / "bench.schema.json").read_text())
+DEADLINE_S = 60
+SMALL = ("-m", "100", "-P", "10", "-b", "20", "--output", "json")
+READ = ("-P", "10", "--output", "json")
+KINDS = [
+    ("pinned-producer", ("-p", "2"), 400, 0),
+    ("ppc", ("-p", "2", "-c", "3", "-w", "50ms"), 400, 600),
+    ("balanced-producer", ("-p", "2", "-a", "3"), 400, 0),
+    ("bpcg", ("-p", "3", "-c", "4", "-a", "5", "-g", "2", "--processes", "2"), 600, 1200),
+    ("e2e", ("-p", "3", "-s", "2"), 600, 1000),
+    ("e2ecg", ("-p", "2", "-c", "3", "-a", "4"), 400, 400),
+    ("ppc", ("-p", "1", "-c", "1", "-H"), 200, 200),
+    ("bpcg", ("-p", "2", "-c", "2", "-a", "2", "-H"), 400, 400),
+    ("e2e", ("-p", "2", "-r", "1MB"), 400, 400),
+    ("ppc", ("-p", "2", "-c", "2", "-r", "500KB", "-R", "2"), 400, 400),
+]
+USUAL = (KINDS[1], KINDS[3], KINDS[4], KINDS[5], KINDS[7])
+
+
+def totals(shown: Any) -> dict[str, Any]:
+    return {role["role"]: role["total"] for role in shown["roles"]}
+
+
+def streams(whippet: Whippet) -> list[str]:
+    return whippet("stream", "list", "--output", "quiet").out.split()
+
+
+@pytest.mark.parametrize("case", mostly_long(KINDS, USUAL), ids=lambda case: " ".join((case[0], *case[1])))
+def test_every_kind_sends_and_reads_all_and_leaves_nothing(
+    whippet: Whippet, case: tuple[str, tuple[str, ...], int, int]
+) -> None:
+    kind, options, sent, read = case
+    shown = whippet("bench", "run", kind, *SMALL, *options).json
+    found = totals(shown)
+    # The warm-up sends as much as there is time for, and not all of it is read before its end.
+    assert found["producers"]["messages"] == sent
+    assert found["producers"]["latency"]["p50"] > 0
+    if read:
+        assert found["consumers"]["messages"] >= read
+        assert found["consumers"]["messages"] == read or "-w" in options
+        assert found["consumers"]["end_to_end"]["p99"] > 0
+        assert shown["verification"]["is_good"]
+        assert shown["verification"]["read"] == shown["verification"]["expected"] >= read
+    else:
+        assert shown["verification"] is None
+    assert streams(whippet) == []
+
+
+def test_what_was_kept_is_read_by_consumers_and_never_deleted(whippet: Whippet) -> None:
+    whippet("bench", "run", "bp", *SMALL, "-p", "2", "-a", "2", "--keep")
+    assert streams(whippet) == ["bench-stream-1"]
+    assert "the stream bench-stream-1 exists" in whippet("bench", "run", "bp", *SMALL, code=2).err
+    shown = whippet("bench", "run", "bcg", *READ, "-c", "2", "-b", "10").json
+    assert totals(shown)["consumers"]["messages"] >= 200
+    assert shown["verification"]["is_good"]
+    refused = whippet("bench", "run", "bcg", *READ, "-c", "2", "-b", "21", code=2).err
+    assert "bench-stream-1/topic-1 has 400 messages, and 420 are to be read" in refused
+    again = whippet("bench", "run", "bpcg", *SMALL, "-p", "2", "-c", "2", "-a", "2", "--reuse-streams").json
+    assert totals(again)["consumers"]["messages"] == 400
+    assert (
+        "has 2 partitions, not --partitions 3"
+        in whippet("bench", "run", "bp", *SMALL, "-a", "3", "--reuse-streams", code=2).err
+    )
+    assert "exists" in whippet("bench", "run", "bp", *SMALL, "-a", "2", "-e", "1h", "--reuse-streams", code=2).err
+    assert whippet("consumer-group", "list", "bench-stream-1", "topic-1", "--output", "quiet").out == ""
+    (topic,) = whippet("topic", "list", "bench-stream-1", "--output", "json").json
+    assert topic["messages_count"] == 800
+    whippet("stream", "delete", "bench-stream-1", "--yes")
+
+
+def test_a_topic_is_removed_from_a_stream_that_was_there(whippet: Whippet) -> None:
+    whippet("stream", "create", "bench-stream-1")
+    whippet("bench", "run", "pp", *SMALL, "-p", "1", "--reuse-streams")
+    assert whippet("topic", "list", "bench-stream-1", "--output", "quiet").out == ""
+    whippet("stream", "delete", "bench-stream-1", "--yes")
+
+
+def test_sizes_amounts_and_rates_are_as_they_were_asked_for(whippet: Whippet) -> None:
+    options = ("-m", "50..150", "-P", "5..15", "-T", "100KB", "-r", "400KB", "--output", "json")
+    shown = whippet("bench", "run", "ppc", "-p", "2", "-c", "2", *options).json
+    found = totals(shown)["producers"]
+    assert 100_000 <= found["bytes"] < 106_000
+    assert 50 < found["bytes"] / found["messages"] < 150
+    # A quarter of a second: nobody is faster than the limit.
+    assert found["seconds"] > 0.2
+    assert shown["settings"]["read_amplification"] == 1.05
+    assert shown["verification"]["is_good"]
+
+
+def test_consumers_stop_after_an_amount_of_data_and_begin_again_after_the_warm_up(whippet: Whippet) -> None:
+    whippet("bench", "run", "pp", *SMALL, "-p", "2", "--keep")
+    shown = whippet("bench", "run", "pc", "-c", "2", "-P", "10", "-T", "30KB", "-w", "50ms", "--output", "json").json
+    assert totals(shown)["consumers"]["bytes"] == 30_000
+    assert totals(shown)["consumers"]["end_to_end"] is None
+    assert shown["verification"]["is_good"]
+    for stream in ("bench-stream-1", "bench-stream-2"):
+        whippet("stream", "delete", stream, "--yes")
+
+
+def test_a_message_that_was_stored_twice_is_noticed_and_the_command_fails(whippet: Whippet, gateway: Gateway) -> None:
+    place = gateway.line(r"tcp://(\S+)").group(1)
+    address = f"iggy://{USER}:{PASSWORD}@{place}"
+
+    async def fill() -> None:
+        maker = Maker(5, 0, Range(10, 10), Range(20, 20))
+        first, second = maker.make(0).batch, maker.make(0).batch
+        async with await Client.connect(address) as client:
+            await client.create_stream("bench-stream-1")
+            await client.create_topic("bench-stream-1", "topic-1")
+            for batch in (first, second, first):
+                await client.send_messages("bench-stream-1", "topic-1", bytearray(batch), to_partition(0))
+
+    asyncio.run(fill())
+    ran = whippet("bench", "run", "pc", "-c", "1", "-P", "20", "-b", "3", code=1)
+    assert "FAILED: 20 messages came again, or after a later one of their producer" in ran.err
+    assert "FAILED" in ran.out
+    whippet("stream", "delete", "bench-stream-1", "--yes")
+
+
+def test_results_and_pages_are_written_where_they_were_asked_for(whippet: Whippet, tmp_path: Path) -> None:
+    options = ("-m", "100", "-P", "10", "-b", "5", "-p", "1")
+    ran = whippet(
+        "bench", "run", "pp", *options, "--result", "r.json", "--report", "r.html", "-o", "out", "--remark", "a b"
+    )
+    assert ran.out.startswith("  ")
+    assert "all producers" in ran.out
+    (folder,) = (tmp_path / "out").iterdir()
+    assert folder.name.startswith("pinned_producer_1_100_10_5_tcp_a-b_")
+    (page,) = folder.glob("report-*.html")
+    (file,) = folder.glob("result-*.json")
+    assert file.read_bytes() == (tmp_path / "r.json").read_bytes()
+    assert page.read_text() == (tmp_path / "r.html").read_text()
+    found = results.read(file.read_bytes())
+    assert (found.remark, found.settings.kind) == ("a b", "pinned-producer")
+    assert PASSWORD not in file.read_text()
+    jsonschema_rs.validate(SCHEMAS["bench run"], json.loads(file.read_text()))
+    line = whippet("bench", "run", "pp", *options, "--output", "ndjson", "--identifier", "me", "-o", "out").out
+    assert json.loads(line)["format"] == results.FORMAT
+    assert (tmp_path / "out" / "pinned_producer_1_100_10_5_tcp_me").is_dir()
+    assert whippet("bench", "run", "pp", *options, "--output", "quiet").out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("nonsense",), "there is no kind 'nonsense'"),
+        (("pp", "-c", "2"), "--consumers does not apply to pinned-producer"),
+        (("pp", "-T", "much"), "--total-data is a size"),
+        (("pp", "-r", "0"), "--rate-limit is a size"),
+        (("pp", "-w", "soon"), "--warmup-time is a duration"),
+        (("pp", "-t", "10us"), "--sampling-time is a duration such as 10ms, 5s or 2m, at least 1ms"),
+        (("pp", "--identifier", "x"), "--identifier is for the folder"),
+        (("pc",), "the stream bench-stream-1 does not exist; `whippet bench run pinned-producer --keep`"),
+    ],
+)
+def test_a_wrong_option_is_named_and_nothing_is_created(
+    whippet: Whippet, options: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in whippet("bench", "run", *options, code=2).err
+    assert streams(whippet) == []
+
+
+def test_what_the_server_refuses_is_reported_and_nothing_remains(whippet: Whippet) -> None:
+    ran = whippet("bench", "run", "pp", "-p", "2", "-m", "100000000", "-P", "1", "-b", "1", code=4)
+    assert "payload" in ran.err
+    assert streams(whippet) == []
+
+
+def test_ctrl_c_removes_what_the_run_created(whippet: Whippet) -> None:
+    program = [sys.executable, "-m", "whippet.app.cli.main", "bench", "run", "ppc", "-p", "1", "-c", "1"]
+    running = subprocess.Popen([*program, "-r", "10KB", "-P", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        while not streams(whippet):
+            assert running.poll() is None
+        os.kill(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert (running.returncode, out, err) == (130, b"", b"")
+    assert streams(whippet) == []
+
+
+def test_over_websocket_and_with_the_modern_protocol(whippet: Whippet, gateway: Gateway) -> None:
+    websocket = gateway.line(r"ws://(\S+)").group(1)
+    tcp = gateway.line(r"tcp://(\S+)").group(1)
+    for server in (f"iggy+ws://{websocket}", f"iggy://{tcp}?wire=modern"):
+        shown = whippet("bench", "run", "ppc", *SMALL, "-p", "1", "-c", "1", "--server", server).json
+        assert shown["verification"]["is_good"]
+        assert totals(shown)["consumers"]["messages"] == 200
+        assert shown["server"]["address"] == server
+
+
+def test_the_schemas_in_the_documentation_are_those_of_the_code() -> None:
+    assert (ROOT / "docs" / "bench.schema.json").read_text() == schemas.schemas(), "run `make docs`"
+
+
+def test_the_commands_on_the_page_about_benchmarks_work_as_described(gateway: Gateway, tmp_path: Path) -> None:
+    shown = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE | re.DOTALL)
+    script = "".join(block for block in shown if ".venv/bin/whippet" not in block)
+    assert script.count("whippet bench run ") == 7
+    # Less data, so that it takes seconds. The noise of such short runs hides everything.
+    script = script.replace("100MB", "1MB").replace("--message-batches 100", "--message-batches 2")
+    script = script.replace("--fail-if-slower 50", "--fail-if-slower 100000").replace("in 1 2 3;", "in 1 2;")
+    whippet = f'whippet() {{ {sys.executable} -m whippet.app.cli.main "$@"; }}\n'
+    server = gateway.line(r"tcp://(\S+)").group(1)
+    own = {"WHIPPET_SERVER": f"iggy://{server}", "WHIPPET_USERNAME": USER, "WHIPPET_PASSWORD": PASSWORD}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "WHIPPET_"))}
+    ran = subprocess.run(
+        ["bash", "-euc", whippet + script],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=tmp_path,
+        env=others | own | {"WHIPPET_CONFIG": str(tmp_path / "contexts.json")},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "All 1,000 messages were read once and in order." in ran.stdout
+    assert "producers: throughput" in ran.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "result.json", "before", "after"}
