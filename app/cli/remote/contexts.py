@@ -18,6 +18,7 @@ import msgspec
 
 from whippet.app import secret_files
 from whippet.app.cli.remote.failures import Failure, NotFound
+from whippet.app.cli.remote.output import printable
 
 SERVICE = "whippet"
 """Under this name the keyring shows our secrets."""
@@ -113,7 +114,8 @@ def put(contexts: Contexts, name: str, context: Context) -> None:
         try:
             ring.set_password(SERVICE, name, msgspec.json.encode(secrets).decode())
         except Exception as error:  # noqa: BLE001 -- each keyring has errors of its own
-            print(f"whippet: the keyring refused the secret ({error}): it is in {path()}", file=sys.stderr)
+            sentence = printable(f"the keyring refused the secret ({error}): it is in {path()}")
+            print(f"whippet: {sentence}", file=sys.stderr)
         else:
             context = msgspec.structs.replace(context, password=None, token=None, in_keyring=True)
     contexts.contexts[name] = context

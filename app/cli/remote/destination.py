@@ -16,6 +16,7 @@ import msgspec
 
 from whippet.app.cli.remote import contexts, secret_input
 from whippet.app.cli.remote.failures import Failure, UsageFailure
+from whippet.app.cli.remote.output import printable
 from whippet.app.cli.remote.waiting import interruptible
 
 DEFAULT = "iggy://127.0.0.1:8090"
@@ -154,7 +155,7 @@ def _asked(found: Found) -> Found:
             "no credentials: run `whippet login`, or set WHIPPET_USERNAME and WHIPPET_PASSWORD, or WHIPPET_TOKEN"
         )
     if username is None:
-        print(f"User of {found.server}: ", end="", file=sys.stderr, flush=True)
+        print(f"User of {printable(found.server)}: ", end="", file=sys.stderr, flush=True)
         with interruptible():
             username = sys.stdin.readline().strip()
     password = secret_input.ask(f"Password of {username}")

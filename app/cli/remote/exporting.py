@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from whippet.app.cli.remote import rows, topic_reading
+from whippet.app.cli.remote import output, rows, topic_reading
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Online, required
 from whippet.app.cli.remote.output import size_text
@@ -61,8 +61,8 @@ async def export(
         sys.stdout.buffer.flush()
         progress.end()
         return None
-    with complete_or_not_at_all(file) as output:
-        count, size = await _write(output, source, chosen, progress, as_stream=False)
+    with complete_or_not_at_all(file) as written:
+        count, size = await _write(written, source, chosen, progress, as_stream=False)
     progress.end()
     return rows.Exported(file, chosen, count, size)
 
@@ -113,8 +113,14 @@ async def _write(
 async def _write_lines(file: BinaryIO, source: _Source, progress: _Progress) -> tuple[int, int]:
     from whippet.app.cli.remote.topic_records import line_of  # noqa: PLC0415
 
+    for_terminal = file.isatty()
     async for chunk in source.chunks():
-        file.write(b"".join(line_of(record) + b"\n" for record in chunk))
+        lines = [line_of(record) for record in chunk]
+        if for_terminal:
+            for line in lines:
+                output.print_json(line, sys.stdout)
+        else:
+            file.write(b"".join(line + b"\n" for line in lines))
         progress.count(chunk)
     return progress.messages, progress.size
 

@@ -78,7 +78,7 @@ class Local:
             return
         if not sys.stdin.isatty():
             raise UsageFailure(f"{question} Repeat the command with --yes if so")
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         with interruptible():
             answer = sys.stdin.readline()
         if answer.strip().lower() not in ("y", "yes"):
@@ -89,7 +89,7 @@ class Local:
         output.show(result, self.form)
 
     def note(self, sentence: str) -> None:
-        print(f"whippet: {sentence}", file=sys.stderr)
+        print(f"whippet: {output.printable(sentence)}", file=sys.stderr)
 
 
 class Located(Local):

@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, TextIO, get_args, get_origin, get_t
 
 import msgspec
 
+from whippet.app.cli.remote import json_text
+
 NEVER = 2**64 - 1
 """On the wire, an expiry that never comes and a size without a limit."""
 
@@ -72,20 +74,27 @@ def show(result: Result, form: Format, *, of: type[Row] | None = None, file: Tex
     if result is None:
         return
     if form is Format.JSON:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), file=out)
+        print_json(msgspec.json.format(msgspec.json.encode(result), indent=2), out, keeps_lines=True)
     elif form is Format.NDJSON:
         for row in _rows(result):
-            print(msgspec.json.encode(row).decode(), file=out)
+            print_json(msgspec.json.encode(row), out)
     elif form is Format.QUIET:
         for row in _rows(result):
             if row.identity:
-                print(getattr(row, row.identity), file=out)
+                name = str(getattr(row, row.identity))
+                print(printable(name) if out.isatty() else name, file=out)
     elif isinstance(result, Done):
-        print(result.done, file=out)
+        print(printable(result.done), file=out)
     elif isinstance(result, Row):
         _show_one(result, out)
     else:
         _show_table(list(result), of, out)
+
+
+def print_json(octets: bytes, out: TextIO, *, keeps_lines: bool = False) -> None:
+    """Prints JSON; on a terminal in colours, and with nothing that would command it."""
+    text = octets.decode()
+    print(json_text.shown(text, colours=is_colourful(out), keeps_lines=keeps_lines) if out.isatty() else text, file=out)
 
 
 def _rows(result: Row | Sequence[Row]) -> Sequence[Row]:
@@ -145,8 +154,14 @@ def _show_rich(titles: list[str], cells: list[list[str]], right: list[bool], out
         table.add_column(title, justify="right" if to_the_right else "left", overflow="fold")
     for line in cells:
         # What users have chosen is no markup.
-        table.add_row(*map(Text, line))
+        table.add_row(*(_coloured(cell) if json_text.is_json(cell) else Text(cell) for cell in line))
     Console(file=out).print(table)
+
+
+def _coloured(cell: str) -> Any:
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text.assemble(*((part, json_text.STYLES.get(kind, "")) for kind, part in json_text.tokens(cell)))
 
 
 def is_colourful(out: TextIO) -> bool:

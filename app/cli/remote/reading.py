@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from whippet.app.cli.remote import destination, name_completion, output, starts
+from whippet.app.cli.remote import destination, json_text, name_completion, output, starts
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Located, Online, connect, identifier, required
 from whippet.app.cli.remote.messages import row_of
@@ -117,6 +117,7 @@ class _Printer:
         self._holds: Callable[[bytes], bool] | None = filters.parse(condition) if condition else None
         self._left = limit
         self._escapes = sys.stdout.isatty()
+        self._colours = output.is_colourful(sys.stdout)
 
     @property
     def is_full(self) -> bool:
@@ -138,12 +139,13 @@ class _Printer:
             sys.stdout.buffer.flush()
 
     def _line(self, message: Received) -> bytes:
-        if self._as_rows:
-            return msgspec.json.encode(row_of(message)) + b"\n"
+        line = msgspec.json.encode(row_of(message)) if self._as_rows else message.payload
         if self._escapes:
             # Payloads may be from anybody: none of them commands the terminal.
-            return output.printable(message.payload.decode(errors="replace")).encode() + b"\n"
-        return message.payload + b"\n"
+            text = line.decode(errors="replace")
+            is_json = self._as_rows or json_text.is_json(text)
+            line = (json_text.shown(text, colours=self._colours) if is_json else output.printable(text)).encode()
+        return line + b"\n"
 
 
 class _Reader:

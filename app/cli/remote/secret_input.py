@@ -8,6 +8,7 @@ import os
 import sys
 
 from whippet.app.cli.remote.failures import UsageFailure
+from whippet.app.cli.remote.output import printable
 from whippet.app.cli.remote.waiting import interruptible
 
 
@@ -29,7 +30,7 @@ def ask(what: str, *, twice: bool = False) -> str | None:
     if not sys.stdin.isatty():
         return None
     with interruptible():
-        secret = getpass.getpass(f"{what}: ")
+        secret = getpass.getpass(f"{printable(what)}: ")
         repeated = getpass.getpass("Once more: ") if twice else secret
     if repeated != secret:
         raise UsageFailure("the two passwords differ")

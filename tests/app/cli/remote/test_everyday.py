@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -230,10 +231,27 @@ def test_colours_are_for_terminals_and_no_color_turns_them_off(whippet: Whippet,
 
 
 def test_a_payload_does_not_command_the_terminal(whippet: Whippet, topic: str, tmp_path: Path) -> None:
-    (tmp_path / "evil").write_bytes(b"\x1b]0;title\x07 \x1b[2J\n")
-    whippet("send", topic, "evil")
-    assert "\x1b" not in on_a_terminal("cat", topic)
-    assert whippet("cat", topic).out == "\x1b]0;title\x07 \x1b[2J\n"
+    (tmp_path / "evil").write_bytes(b"\x1b]0;title\x07 \x1b[2J\n" + '{"a": "\x9b\u202e"}\n'.encode())
+    whippet("send", topic, "evil", "-p", "0")
+    shown = on_a_terminal("cat", topic, NO_COLOR="1")
+    assert shown.splitlines() == ["\\x1b]0;title\\x07 \\x1b[2J", '{"a": "\\u009b\\u202e"}']
+    for words in (("cat", topic, "--output", "ndjson"), ("message", "poll", "every", "day", "0", "-f", "-m", "2")):
+        assert not set("\x1b\x07\x9b\u202e") & set(on_a_terminal(*words, NO_COLOR="1"))
+    assert whippet("cat", topic).out.splitlines()[0] == "\x1b]0;title\x07 \x1b[2J"
+
+
+def test_json_has_colours_on_a_terminal_only(whippet: Whippet, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "one").write_text('{"amount": 3, "paid": true}\nplain\n')
+    whippet("send", topic, "one", "-p", "0")
+    coloured = '{\x1b[1;34m"amount"\x1b[0m: \x1b[36m3\x1b[0m, \x1b[1;34m"paid"\x1b[0m: \x1b[35mtrue\x1b[0m}'
+    for words in (("cat", topic), ("tail", topic, "--from", "first", "-n", "2")):
+        assert on_a_terminal(*words).splitlines() == [coloured, "plain"]
+        assert on_a_terminal(*words, NO_COLOR="1").splitlines() == ['{"amount": 3, "paid": true}', "plain"]
+        assert whippet(*words).out == '{"amount": 3, "paid": true}\nplain\n'
+    poll = ("message", "poll", "every", "day", "0", "-f")
+    assert re.search(r'\x1b\[1;34m"amount"', on_a_terminal(*poll))
+    assert re.search(r'\x1b\[1;34m"payload"', on_a_terminal(*poll, "--output", "json"))
+    assert "\x1b" not in whippet(*poll, "--output", "json").out
 
 
 @pytest.mark.parametrize(
