@@ -42,9 +42,10 @@ from whippet.storage.options import StoreOptions
 from whippet.storage.store import Progress, Store
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.certificates import Renewals
-from whippet.transports.http import application
+from whippet.transports.http import application, routes
 from whippet.transports.http.api import Api
 from whippet.transports.http.serving import server as http_server
+from whippet.transports.http.serving.assistants import Assistants, require_package
 from whippet.transports.http.serving.server import HttpServer
 from whippet.transports.http.serving.startup import startup_application
 from whippet.transports.listening import ListenError
@@ -76,6 +77,7 @@ def run(
     continue from the archive."""
     try:
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
+        require_package(loaded.config.mcp)
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
@@ -218,6 +220,7 @@ class Listeners:
         self._renewals = renewals
         self._budgets = Budgets(gateway.config)
         self._api: Api | None = None
+        self._assistants: Assistants | None = None
         self._http_servers = [] if http is None else [http]
         self._listeners: list[TcpListener | QuicListener | WebSockets] = []
 
@@ -243,6 +246,8 @@ class Listeners:
         endings = [each.stop() for each in self._http_servers]
         endings += [each.stop(self._config.system.limits.stop_time) for each in self._listeners]
         await asyncio.gather(*endings)
+        if self._assistants is not None:
+            await self._assistants.close()
         if self._api is not None:
             await self._api.close()
 
@@ -251,7 +256,11 @@ class Listeners:
         tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
         api = self._api = Api(gateway, tokens, self._budgets)
         if http is not None:
-            http.listener.application = application.Application(api)
+            operations = routes.OPERATIONS
+            if config.mcp.enabled:
+                self._assistants = await Assistants.open(config.mcp, config.http)
+                operations = (*operations, self._assistants.operation)
+            http.listener.application = application.Application(api, operations)
             http.listener.budgets = self._budgets
             self.addresses["http"] = http.address
             gateway.addresses.http = http.address.port

@@ -15,6 +15,7 @@ from whippet.app.config.formats import DURATION, Address, write_protocol_version
 from whippet.app.config.schema import Config
 from whippet.app.config.support import unsupported
 
+NAME_BYTES_MAX = 255
 MIB = 1024 * 1024
 BATCH_OVERHEAD = 256 + 48
 """The header of a batch and that of one message."""
@@ -42,6 +43,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _listeners(config)
     yield from _quic_certificate(config)
     yield from _dashboard(config)
+    yield from _assistants(config)
     yield from _cors(config)
     yield from _trusted_issuers(config)
     yield from _archive(config)
@@ -197,6 +199,13 @@ def _dashboard(config: Config) -> Iterator[Problem]:
     if http.web_ui and http.metrics.enabled and f"{http.metrics.endpoint}/".startswith("/ui/"):
         keys = ("http.metrics.endpoint", "http.web_ui")
         yield keys, "http.metrics.endpoint cannot be below /ui while http.web_ui is true: the dashboard is there"
+
+
+def _assistants(config: Config) -> Iterator[Problem]:
+    if config.mcp.enabled and not config.http.enabled:
+        yield ("mcp.enabled", "http.enabled"), "mcp.enabled needs http.enabled: assistants reach it over HTTP"
+    if not 1 <= len(config.mcp.consumer.encode()) <= NAME_BYTES_MAX:
+        yield ("mcp.consumer",), f"mcp.consumer must have 1 to {NAME_BYTES_MAX} bytes"
 
 
 def _cors(config: Config) -> Iterator[Problem]:

@@ -193,6 +193,38 @@ class HttpLimits(Section, frozen=True):
     ends there, but has at least one message."""
 
 
+class McpPermissions(Section, frozen=True):
+    """What assistants may do if `mcp.read_only` is false; the rights of their users count besides."""
+
+    create: Boolean = True
+    """Offer the tools that create something, and that send messages."""
+    update: Boolean = True
+    """Offer the tools that change something, or store offsets."""
+    delete: Boolean = True
+    """Offer the tools that delete something."""
+
+
+class Mcp(Section, frozen=True):
+    """The Model Context Protocol for assistants, at `/mcp` of the HTTP listener. [The MCP server](mcp.md) describes it.
+    Iggy's MCP server is another program."""
+
+    enabled: Boolean = False
+    """Serve it; this needs the extra `mcp` of whippet-gateway."""
+    read_only: Boolean = True
+    """Offer only the tools that read."""
+    consumer: Text = "mcp"
+    """Name of the consumer whose offsets the tools read and store."""
+    max_request_size: Annotated[int, size(at_least=4_096)] = 262_144
+    """Size that the body of a request may have; a larger one is answered with 413, as is one above
+    `http.max_request_size`."""
+    max_response_size: Annotated[int, size(at_least=4_096)] = 65_536
+    """Bytes of JSON in the result of a tool or in a resource, because models read only so much; it says what was left
+    out."""
+    max_items: Annotated[int, integer(1, 10_000)] = 100
+    """Number of entries of a list in a result, such as messages or topics; it says what was left out."""
+    permissions: McpPermissions = McpPermissions()
+
+
 class Http(Section, frozen=True):
     """The REST API, and what shares its port: metrics, the dashboard and, by default, WebSocket."""
 

@@ -15,6 +15,7 @@ from whippet.app.config.listeners import (
     Bytes,
     Hidden,
     Http,
+    Mcp,
     Metrics,
     Name,
     OptionalBytes,
@@ -314,6 +315,7 @@ class Config(Section, frozen=True):
     """The whole configuration."""
 
     http: Http = Http()
+    mcp: Mcp = Mcp()
     tcp: Tcp = Tcp()
     quic: Quic = Quic()
     websocket: Websocket = Websocket()

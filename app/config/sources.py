@@ -43,7 +43,12 @@ FOREIGN_NAMES = frozenset(
         "IGGY_WEBSOCKET_SERVER_ADDRESS",
     }
 )
-FOREIGN_PREFIXES = ("IGGY_CONNECTORS_", "IGGY_MCP_", "IGGY_CONNECTION_STRING", "IGGY_TEST_", "IGGY_BENCH_")
+FOREIGN_PREFIXES = (
+    *("IGGY_CONNECTORS_", "IGGY_CONNECTION_STRING", "IGGY_TEST_", "IGGY_BENCH_"),
+    # Those of Iggy's MCP server that are no keys here.
+    *("IGGY_MCP_CONFIG_PATH", "IGGY_MCP_TRANSPORT", "IGGY_MCP_HTTP_", "IGGY_MCP_IGGY_", "IGGY_MCP_TELEMETRY_"),
+    "IGGY_MCP_PERMISSIONS_READ",
+)
 """Variables of clients, connectors and tools, which the server ignores."""
 
 TYPO = 0.85

@@ -42,4 +42,6 @@ def configure(level: str, *, to_files: bool = False) -> LogFiles:
     # uvicorn warns of what strangers send (malformed requests, upgrades): a flood that anybody could cause. It needs a
     # level of its own besides, because at NOTSET it formats a line per connection for a level that is not enabled.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    # So does the package of the Model Context Protocol.
+    logging.getLogger("mcp").setLevel(logging.ERROR)
     return files

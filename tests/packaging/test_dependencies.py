@@ -25,6 +25,7 @@ OPTIONAL = {
     "app/cli/remote/topic_tables.py": "pyarrow",
     "app/cli/remote/mcp.py": "mcp",
     "app/mcp/protocol.py": "mcp",
+    "transports/http/serving/assistants.py": "mcp",
 }
 """Packages of extras, which these files import if they are there."""
 LOCKS = sorted(path.stem for path in (ROOT / "requirements").glob("*.txt"))

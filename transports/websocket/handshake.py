@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
@@ -18,10 +17,10 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from whippet.app.config.formats import Address
-from whippet.app.config.listeners import Http, HttpCors
+from whippet.app.config.listeners import Http
 from whippet.transports.http.errors import Refused
-from whippet.transports.http.serving.cors import ANY
 from whippet.transports.http.serving.hosts import Hosts
+from whippet.transports.http.serving.origins import check_origin
 
 
 class Upgrade(NamedTuple):
@@ -44,7 +43,8 @@ def answer(request: Upgrade, http: Http, protocol: str | None) -> bytes:
     """Returns the 101 response, or raises `Refused`. `protocol` is selected if the client offers it."""
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers])
     Hosts(http.allowed_hosts, request.listener).check(request.header(b"host"))
-    check_origin(request, http.cors)
+    if any(name == b"origin" for name, _ in request.headers):
+        check_origin(request.header(b"origin"), request.scheme, request.header(b"host"), http.cors)
     subprotocols = [] if protocol is None else [Subprotocol(protocol)]
     core = ServerProtocol(subprotocols=subprotocols, select_subprotocol=_select)
     response = core.accept(Request(request.path, headers, request.method, f"HTTP/{request.version}"))
@@ -65,30 +65,3 @@ def _refusal(response: Response) -> Refused:
     headers = [(name.lower().encode(), response.headers[name].encode()) for name in kept if name in response.headers]
     headers.append((b"sec-websocket-version", b"13"))
     return Refused(HTTPStatus(response.status_code), reason, headers=headers)
-
-
-def check_origin(request: Upgrade, cors: HttpCors) -> None:
-    if not any(name == b"origin" for name, _ in request.headers):
-        return
-    origin = request.header(b"origin")
-    allowed = [each.strip() for each in cors.allowed_origins] if cors.enabled else []
-    if allowed[:1] == [ANY] or origin in allowed or _is_here(origin, request):
-        return
-    raise Refused(HTTPStatus.FORBIDDEN, f"The origin {origin[:255]!r} is not among http.cors.allowed_origins", "origin")
-
-
-def _is_here(origin: str, request: Upgrade) -> bool:
-    """Whether the page is from this server, by the name that the browser uses."""
-    try:
-        there, here = urlsplit(origin), urlsplit(f"{request.scheme}://{request.header(b'host')}")
-        return (there.scheme, there.hostname, _port(there.port, there.scheme)) == (
-            request.scheme,
-            here.hostname,
-            _port(here.port, request.scheme),
-        )
-    except ValueError:
-        return False
-
-
-def _port(port: int | None, scheme: str) -> int:
-    return port or (443 if scheme == "https" else 80)

@@ -35,6 +35,15 @@ system.encryption.key | app/test_server_process.py | IGGY_SYSTEM_ENCRYPTION_KEY
 system.encryption.key_file | app/test_encryption_keys.py | IGGY_SYSTEM_ENCRYPTION_KEY_FILE
 system.compression.default_algorithm | app/commands/test_compression.py | default_algorithm=
 system.compression.allow_override | app/commands/test_compression.py | allow_override=
+mcp.enabled | transports/http/test_assistants.py | IGGY_MCP_ENABLED
+mcp.read_only | transports/http/test_assistants.py | Mcp(read_only=False)
+mcp.consumer | transports/http/test_assistants.py | consumer="claude"
+mcp.max_request_size | transports/http/test_assistants.py | max_request_size=8192
+mcp.max_response_size | transports/http/test_assistants.py | max_response_size=4096
+mcp.max_items | transports/http/test_assistants.py | max_items=2
+mcp.permissions.create | transports/http/test_assistants.py | McpPermissions(create=False)
+mcp.permissions.update | transports/http/test_assistants.py | McpPermissions(update=False
+mcp.permissions.delete | transports/http/test_assistants.py | delete=False
 http.enabled | app/test_server_process.py | IGGY_HTTP_ENABLED
 http.address | app/test_server_process.py | IGGY_HTTP_ADDRESS
 http.max_request_size | transports/http/test_messages.py | http.max_request_size

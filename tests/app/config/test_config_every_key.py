@@ -26,6 +26,15 @@ consumer_group.rebalancing_timeout | "30 s" | "1m 30s" | 90.0
 consumer_group.rebalancing_check_interval | "5 s" | "1m 30s" | 90.0
 data_maintenance.messages.cleaner_enabled | true | false | False
 data_maintenance.messages.interval | "1 m" | "1m 30s" | 90.0
+mcp.enabled | false | true | True
+mcp.read_only | true | false | False
+mcp.consumer | "mcp" | "12345" | '12345'
+mcp.max_request_size | "256 KiB" | "32 MiB" | 33554432
+mcp.max_response_size | "64 KiB" | "32 MiB" | 33554432
+mcp.max_items | 100 | 4567 | 4567
+mcp.permissions.create | true | false | False
+mcp.permissions.update | true | false | False
+mcp.permissions.delete | true | false | False
 http.enabled | true | false | False
 http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
 http.max_request_size | "2 MB" | "32 MiB" | 33554432

@@ -134,6 +134,7 @@ def test_variables_of_other_programs_are_ignored(start: Any) -> None:
         "IGGY_CONNECTORS_CONFIG_PATH": "d",
         "IGGY_CONNECTORS_SINK_X_ENABLED": "true",
         "IGGY_MCP_HTTP_ADDRESS": "e",
+        "IGGY_MCP_PERMISSIONS_READ": "true",
         "IGGY_TEST_VERBOSE": "1",
         "IGGY_BENCH_DIR": "f",
         "HTTP_ADDRESS": "g",

@@ -300,6 +300,7 @@ async def test_a_grant_of_a_few_credits_reads_and_encodes_no_more_messages(
 
 CACHES = {
     "app/config/keys.py": "the tables of settings",
+    "app/mcp/protocol.py": "the tools as the protocol describes them",
     "transports/http3_exchange.py": "the date of responses, the newest alone",
     "transports/http/serving/exchange.py": "the headers of 256 responses, encoded; clients choose none of them",
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
