@@ -102,6 +102,7 @@ docs: setup  ## generate the pages that are made from the code
 	$(BIN)/python -m whippet.pipelines.docs > docs/pipelines.md
 	$(BIN)/python -m whippet.app.cli.docs > docs/cli.md
 	$(BIN)/python -m whippet.app.cli.docs --schemas > docs/cli.schema.json
+	$(BIN)/python -m whippet.app.cli.manual > docs/man/whippet.1
 	$(BIN)/python -m whippet.bench.run.schemas > docs/bench.schema.json
 
 openapi: setup  ## generate the OpenAPI document from the table of routes

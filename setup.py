@@ -31,6 +31,8 @@ def shared() -> list[tuple[str, list[str]]]:
         for path in sorted(Path().glob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 files.setdefault(f"share/whippet/{path.parent}", []).append(str(path))
+    # `man` finds it beside the folder of the program.
+    files["share/man/man1"] = ["docs/man/whippet.1"]
     return list(files.items())
 
 

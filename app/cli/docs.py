@@ -109,7 +109,7 @@ def page() -> str:
     for title, remote in (("Commands for a running server", True), ("Commands for this machine", False)):
         parts.append(f"\n## {title}\n")
         if remote:
-            parts.append("\nAll of them have these options as well:\n\n" + _options(_common()))
+            parts.append("\nAll of them have these options as well:\n\n" + _options(common_options()))
         parts += [_section(each) for each in SUBCOMMANDS if is_remote(each) is remote]
     return "".join(parts)
 
@@ -118,13 +118,18 @@ def _section(subcommand: Subcommand) -> str:
     command = command_of(subcommand)
     name = f"whippet {' '.join(subcommand.words)}"
     context = click.Context(command, info_name=name)
-    own = [each for each in command.params if not (each.name or "").startswith("common_") and each.name != "help"]
+    own = own_parameters(command)
     arguments = [each.make_metavar(context) for each in own if isinstance(each, click.Argument)]
     lines = [f"\n### {name}\n", f"\n`{' '.join([name, *arguments])}`{_aliases(subcommand)}\n"]
     lines.append(f"\n{command.help}\n")
     if own:
         lines.append("\n" + _options([(each, context) for each in own]))
     return "".join(lines)
+
+
+def own_parameters(command: click.Command) -> list[click.Parameter]:
+    """Returns the parameters that not every command has."""
+    return [each for each in command.params if not (each.name or "").startswith("common_") and each.name != "help"]
 
 
 def _aliases(subcommand: Subcommand) -> str:
@@ -135,7 +140,7 @@ def _aliases(subcommand: Subcommand) -> str:
     return f", short `{words[0]}`" if words else ""
 
 
-def _common() -> list[tuple[click.Parameter, click.Context]]:
+def common_options() -> list[tuple[click.Parameter, click.Context]]:
     (ping,) = (each for each in SUBCOMMANDS if each.words == ("ping",))
     command = command_of(ping)
     context = click.Context(command)
