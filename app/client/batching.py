@@ -6,12 +6,13 @@ A few payloads are encoded in a plain loop, because numpy costs some 30 us.
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -98,8 +99,7 @@ def as_batch(messages: Sequence[bytes | Message] | Writable) -> Writable:
     """Encodes messages as a batch; a finished batch is returned as it is."""
     if isinstance(messages, bytearray | memoryview):
         return messages
-    payloads = [message for message in messages if not isinstance(message, Message)]
-    if len(payloads) == len(messages):
-        return pack(payloads)
+    if not any(map(isinstance, messages, itertools.repeat(Message))):
+        return pack(cast(Sequence[bytes], messages))
     plain = [message if isinstance(message, Message) else Message(message) for message in messages]
     return batches.build(plain, _now_us(), os.urandom)
