@@ -27,6 +27,7 @@ MARK = 0xBE4C
 RUNS = 1 << 24
 PRODUCERS = 1 << 24
 POOL_BYTES = 1 << 20
+POOLED = 4
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -61,10 +62,24 @@ class Maker:
         self._count = count
         self._random = random.Random(self._source)
         self._pool = os.urandom(POOL_BYTES + size.high)
+        self._is_uniform = size.low == size.high and count.low == count.high
+        self._made: list[list[bytes]] = []
+        self._turn = 0
         self.next_number = 0
 
     def payloads(self) -> list[bytes]:
-        """Payloads of the next batch: parts of the same random bytes, so that making them costs little."""
+        """The payloads of the next batch. If all batches are alike, a few take turns: making them costs the load more
+        than sending them."""
+        if not self._is_uniform:
+            return self._new_payloads()
+        if len(self._made) < POOLED:
+            self._made.append(self._new_payloads())
+            return self._made[-1]
+        self._turn = (self._turn + 1) % POOLED
+        return self._made[self._turn]
+
+    def _new_payloads(self) -> list[bytes]:
+        """Parts of the same random bytes."""
         source, pool = self._random, self._pool
         start = source.randrange(POOL_BYTES)
         sizes = [self._size.draw(source) for _ in range(self._count.draw(source))]

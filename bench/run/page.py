@@ -172,6 +172,7 @@ def _cells(latency: LatencySummary) -> list[str]:
 def _facts(result: BenchResult) -> list[str]:
     machine, server = result.machine, result.server
     shares = ", ".join(f"{process.share:.0%}" for process in result.client.processes)
+    between = result.client.between_requests
     found = [
         _list("Settings", [(name.replace("_", " "), str(value)) for name, value in _settings(result)]),
         _list(
@@ -184,6 +185,7 @@ def _facts(result: BenchResult) -> list[str]:
                 ("processor", f"{machine.processor}, {machine.cores} cores"),
                 ("memory", size_text(machine.memory_bytes)),
                 ("processor time", f"{shares} of a core, by process"),
+                ("without a request", "set by the rate" if between is None else f"{between:.0%} of the time"),
             ],
         ),
         _list(

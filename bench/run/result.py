@@ -24,6 +24,8 @@ FORMAT = "whippet-bench-1"
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 BUSY = 0.9
 """A process that used more of its core than this may be what limited the run."""
+IDLE = 0.5
+"""So may actors that had no request in progress for more of the time than this."""
 
 
 def _described(description: str) -> Any:
@@ -95,7 +97,13 @@ class Client(msgspec.Struct, frozen=True):
     """What the load itself cost."""
 
     processes: list[Process]
-    is_limit: Annotated[bool, _described("a process used most of a core: the server may be faster than measured")]
+    between_requests: Annotated[
+        float | None,
+        _described(
+            "the part of the time in which actors had no request in progress; null if a rate limit made them wait"
+        ),
+    ]
+    is_limit: Annotated[bool, _described("the server may be faster than measured")]
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -157,10 +165,9 @@ def read(octets: bytes) -> BenchResult:
 def result_of(measured: Measured, settings: Settings, address: str, remark: str) -> BenchResult:
     finished = measured.finished
     processes = [Process(each.cpu_s, each.seconds) for each in finished]
-    is_limit = any(process.share > BUSY for process in processes)
-    notes = list(measured.remarks)
-    if is_limit:
-        notes.append(_limit_note(processes, settings))
+    between = _between_requests(settings, finished)
+    limits = _limits(processes, between, settings)
+    notes = [*measured.remarks, *limits]
     roles = [
         _role(role, settings, finished)
         for role in (PRODUCERS, CONSUMERS)
@@ -189,18 +196,36 @@ def result_of(measured: Measured, settings: Settings, address: str, remark: str)
         )
         if checks
         else None,
-        client=Client(processes, is_limit),
+        client=Client(processes, between, bool(limits)),
         notes=notes,
     )
 
 
-def _limit_note(processes: Sequence[Process], settings: Settings) -> str:
+def _between_requests(settings: Settings, finished: Sequence[Finished]) -> float | None:
+    """Counts the polls that returned nothing neither as requests nor as time without them."""
+    worked = [one for each in finished for one in each.performances if one.requests and not one.empty]
+    seconds = sum(one.last_ns - one.first_ns for one in worked)
+    if settings.rate_bytes_s is not None or settings.described.is_joint or not seconds:
+        return None
+    return max(1 - sum(one.latency.total_ns for one in worked) / seconds, 0.0)
+
+
+def _limits(processes: Sequence[Process], between: float | None, settings: Settings) -> list[str]:
+    """Returns in which ways the load may have been slower than the server."""
+    found = []
     share = max(process.share for process in processes)
-    advice = "use more --processes" if len(processes) < settings.actors else "use more actors and more --processes"
-    return (
-        f"the client was the limit: a process of the load used {share:.0%} of a core, so the server may be faster; "
-        f"{advice}, or another machine for the load"
-    )
+    if share > BUSY:
+        advice = "more --processes" if len(processes) < settings.actors else "more actors and more --processes"
+        found.append(
+            f"the client was the limit: a process of the load used {share:.0%} of a core; with {advice}, or another "
+            "machine for the load, the server may be faster"
+        )
+    if between is not None and between > IDLE:
+        found.append(
+            f"the client was the limit: actors prepared or inspected messages in {between:.0%} of the time; with more "
+            "actors the server may be faster"
+        )
+    return found
 
 
 def _server(stats: Stats, address: str) -> ServerInfo:

@@ -26,8 +26,13 @@ def sentences(result: BenchResult) -> list[str]:
     found = [f"{checked(result)}."]
     shares = [f"{process.share:.0%}" for process in result.client.processes]
     several = "processes" if len(shares) > 1 else "process"
-    found.append(f"The load used {', '.join(shares)} of a core in {len(shares)} {several}.")
+    found.append(f"The load used {', '.join(shares)} of a core in {len(shares)} {several}{_between(result)}.")
     return [*found, *(f"Note: {note}." for note in result.notes)]
+
+
+def _between(result: BenchResult) -> str:
+    share = result.client.between_requests
+    return "" if share is None else f"; actors had no request in progress in {share:.0%} of the time"
 
 
 def checked(result: BenchResult) -> str:

@@ -165,7 +165,6 @@ class _Run:
         await setting.timer.wait_until(setting.begin_ns)
         await asyncio.gather(*(actor.run(setting.stopping) for actor in self._actors), self._start_clock())
         cpu_s = time.process_time() - self._cpu_s
-        seconds = (time.monotonic_ns() - setting.measure_ns) / 1e9
         sent: dict[str, Tally] = {}
         findings: dict[str, Findings] = {}
         for actor in self._actors:
@@ -175,7 +174,9 @@ class _Run:
                 findings.setdefault(actor.consumer.job.scope, Findings()).join(actor.consumer.inspector.findings)
         performances = [recorder.performance(actor, role) for actor, role, recorder in self._recorders]
         series = {role: series.points() for role, series in self._series.items()}
-        return Finished(performances, series, sent, findings, cpu_s, max(seconds, 0.0))
+        # Consumers that wait to be told to stop do nothing any more.
+        seconds = max(performance.last_ns for performance in performances) / 1e9
+        return Finished(performances, series, sent, findings, cpu_s, seconds)
 
     async def _start_clock(self) -> None:
         self._cpu_s = time.process_time()

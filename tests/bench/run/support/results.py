@@ -47,7 +47,7 @@ def result(
         server=ServerInfo("iggy://127.0.0.1:8090", "0.8.0", "host", "Linux", "6"),
         roles=[_role(name, source, own) for name in ("producers", "consumers")],
         verification=Verification(True, 10, 10, 0, 0, 0, []),
-        client=Client([Process(1.0, 4.0)], False),
+        client=Client([Process(1.0, 4.0)], 0.2, False),
         notes=[],
     )
 
