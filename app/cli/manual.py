@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from whippet.app.cli import docs
-from whippet.app.cli.main import REMOTE, command_of
+from whippet.app.cli.main import command_of, is_remote
 from whippet.app.cli.subcommands import SUBCOMMANDS, Subcommand
 from whippet.app.version import version
 
@@ -54,7 +54,7 @@ def page() -> str:
         parts.append(f".SH {_quoted(heading)}\n")
         if remote:
             parts.append("All of them have these options as well:\n" + _options(docs.common_options()))
-        parts += [_command(each) for each in SUBCOMMANDS if each.module.startswith(REMOTE) is remote]
+        parts += [_command(each) for each in SUBCOMMANDS if is_remote(each) is remote]
     parts += [_described("ENVIRONMENT", ENVIRONMENT), _described("FILES", FILES)]
     return "".join(parts)
 

@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from whippet.app.cli import exit_codes
-from whippet.app.cli.remote import arguments, output
+from whippet.app.cli.remote import arguments, destination, output
 from whippet.app.cli.remote.failures import Failure, UsageFailure
-from whippet.app.cli.remote.framework import Online
+from whippet.app.cli.remote.framework import Located, connect
 from whippet.bench.run.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ KindName = Annotated[
     str,
     typer.Argument(
         metavar="KIND",
-        help=f"{', '.join(f'{kind.name} ({kind.alias})' for kind in KINDS)}",
+        help=f"{', '.join(f'{kind.name} ({kind.alias})' for kind in KINDS)}, or `examples` to see some",
         autocompletion=_kinds,
     ),
 ]
@@ -93,8 +93,33 @@ Identifier = Annotated[
 Remark = Annotated[str, typer.Option("--remark", metavar="TEXT", help="goes into the result")]
 
 
+EXAMPLES_KIND = ("examples", "e")
+EXAMPLES = """\
+# Four producers fill a stream each, with batches of 100 messages of 1 KB.
+whippet bench run pinned-producer --producers 4 --messages-per-batch 100 --total-data 1GB
+
+# The latency of a steady load of 20 MB a second, after two seconds of warm-up, with a page of plots.
+whippet bench run pinned-producer-and-consumer -P 100 -T 1GB --rate-limit 20MB --warmup-time 2s --report r.html
+
+# Two consumer groups read all that four producers send to a topic of 12 partitions, in messages of different sizes.
+whippet bench run balanced-producer-and-consumer-group -p 4 -c 8 -g 2 -a 12 -m 100..2000 -P 1..200 -b 500
+
+# How long one small message takes until it has been read again.
+whippet bench run end-to-end-producing-consumer --producers 1 --message-size 100 --messages-per-batch 1
+
+# Fill streams once, and read them several times.
+whippet bench run balanced-producer --partitions 8 --total-data 500MB --keep
+whippet bench run balanced-consumer-group --consumers 4 --message-batches 100
+
+# Is the change in the server faster? Five runs each, in turn, then the verdict.
+whippet bench run pinned-producer --total-data 1GB --server iggy://old:8090 --output-dir before
+whippet bench run pinned-producer --total-data 1GB --server iggy://new:8090 --output-dir after
+whippet bench compare before after --fail-if-slower 5
+"""
+
+
 async def run(
-    on: Online,
+    on: Located,
     kind: KindName,
     message_size: MessageSize = None,
     messages_per_batch: PerBatch = None,
@@ -132,6 +157,9 @@ async def run(
     from whippet.bench.run.result import result_of  # noqa: PLC0415
     from whippet.bench.run.settings import Wrong, settings_of  # noqa: PLC0415
 
+    if kind in EXAMPLES_KIND:
+        print(EXAMPLES, end="")
+        return exit_codes.DONE
     if identifier is not None and output_dir is None:
         raise UsageFailure("--identifier is for the folder that --output-dir makes")
     given = {
@@ -159,7 +187,9 @@ async def run(
     bar = ProgressBar()
     try:
         settings = settings_of(kind, given, cores())
-        measured = await conductor.conduct(on.client, on.found.address, settings, bar.show)
+        server = destination.find(on.given)
+        async with await connect(server) as client:
+            measured = await conductor.conduct(client, server.address, settings, bar.show)
     except Wrong as wrong:
         raise UsageFailure(str(wrong)) from None
     except conductor.RunFailed as failed:
@@ -167,7 +197,7 @@ async def run(
         raise Failed(str(failed), failed.code) from None
     finally:
         bar.clear()
-    found = result_of(measured, settings, on.found.server, remark)
+    found = result_of(measured, settings, server.server, remark)
     _write(found, on, result, report, output_dir, identifier)
     if on.form is output.Format.TABLE:
         print(table.as_text(found, with_actors=per_actor))
@@ -219,7 +249,7 @@ def _duration(text: str | None, option: str, at_least: float = 0.0) -> float | N
 
 def _write(
     found: BenchResult,
-    on: Online,
+    on: Located,
     result: str | None,
     report: str | None,
     output_dir: str | None,

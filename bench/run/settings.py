@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def kind_of(name: str) -> Kind:
     if name not in BY_NAME:
         known = ", ".join(f"{kind.name} ({kind.alias})" for kind in KINDS)
-        raise Wrong(f"there is no kind {name!r}; there are {known}")
+        raise Wrong(f"there is no kind {name!r}; there are {known}, and examples")
     return BY_NAME[name]
 
 

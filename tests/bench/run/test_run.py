@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,13 @@ import pytest
 from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
 from tests.app.support.process import Gateway
 from tests.support.sizes import mostly_long
+from whippet.app.cli.main import SUBCOMMANDS, command_of
 from whippet.app.client import Client
 from whippet.app.client.commands import to_partition
+from whippet.bench.run import conductor, schemas
 from whippet.bench.run import result as results
-from whippet.bench.run import schemas
 from whippet.bench.run.messages import Maker
-from whippet.bench.run.settings import Range
+from whippet.bench.run.settings import Range, settings_of
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = json.loads((ROOT / "docs" / "bench.schema.json").read_text())
@@ -188,6 +192,84 @@ def test_a_wrong_option_is_named_and_nothing_is_created(
     assert streams(whippet) == []
 
 
+def test_the_examples_are_commands_that_exist(whippet: Whippet) -> None:
+    shown = whippet("bench", "run", "examples").out.splitlines()
+    lines = [line.split() for line in shown if line.startswith("whippet ")]
+    assert len(lines) == 9
+    for _, _, verb, *words in lines:
+        command = command_of(next(each for each in SUBCOMMANDS if each.words == ("bench", verb)))
+        parsed = command.make_context("whippet", list(words)).params
+        if verb == "run":
+            settings_of(parsed["kind"], {name: parsed[name] for name in ("producers", "consumers", "partitions")}, 2)
+
+
+def test_an_option_is_checked_before_the_server_is_asked(whippet: Whippet) -> None:
+    server = ("--server", "iggy://127.0.0.1:1")
+    assert "does not apply" in whippet("bench", "run", "pp", "-c", "2", *server, code=2).err
+    assert "is the server running" in whippet("bench", "run", "pp", *server, code=5).err
+
+
+def test_messages_that_are_gone_before_they_are_read_are_reported(
+    whippet: Whippet, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = gateway.line(r"tcp://(\S+)").group(1)
+    monkeypatch.setattr(conductor, "STALLED_S", 0.3)
+
+    async def purge_when_there_are_some() -> None:
+        async with await Client.connect(f"iggy://{USER}:{PASSWORD}@{place}") as client:
+            while True:
+                stream = await client.get_stream("bench-stream-1")
+                if stream is not None and stream.info.messages_count > 100:
+                    await client.purge_stream("bench-stream-1")
+                    return
+
+    # Consumers that may read no faster than this are far behind.
+    options = ("-p", "1", "-c", "1", "-m", "1000", "-P", "10", "-b", "40", "-r", "1MB", "-R", "1")
+    purging = threading.Thread(target=asyncio.run, args=(purge_when_there_are_some(),))
+    purging.start()
+    try:
+        ran = whippet("bench", "run", "bpcg", *options, "-a", "1", code=1)
+    finally:
+        purging.join()
+    assert "messages did not arrive" in ran.err
+
+
+def test_a_process_of_the_load_that_dies_ends_the_run(whippet: Whippet) -> None:
+    program = [sys.executable, "-m", "whippet.app.cli.main", "bench", "run", "pp", "-p", "1", "-r", "10KB", "-P", "1"]
+    running = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not streams(whippet):
+            assert running.poll() is None
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        while not (found := children.read_text().split()):
+            assert running.poll() is None
+        os.kill(int(found[0]), signal.SIGKILL)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 1
+    assert err == "whippet: a process of the load ended early, with exit code -9\n"
+    assert streams(whippet) == []
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(whippet: Whippet) -> None:
+    program = [sys.executable, "-m", "whippet.app.cli.main", "bench", "run", "pp", "-p", "1", "-r", "100KB", "-b", "30"]
+    mine, theirs = pty.openpty()
+    running = subprocess.Popen([*program, "-P", "1"], stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):
+        while octets := os.read(mine, 4096):
+            seen += octets
+    os.close(mine)
+    out, _ = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 0
+    assert re.search(rb"\[#*\.+\] +\d+%  .* sent", seen)
+    assert b"sent" not in out
+    assert seen.endswith(b"\r\x1b[K")
+
+
 def test_what_the_server_refuses_is_reported_and_nothing_remains(whippet: Whippet) -> None:
     ran = whippet("bench", "run", "pp", "-p", "2", "-m", "100000000", "-P", "1", "-b", "1", code=4)
     assert "payload" in ran.err
@@ -223,6 +305,7 @@ def test_the_schemas_in_the_documentation_are_those_of_the_code() -> None:
     assert (ROOT / "docs" / "bench.schema.json").read_text() == schemas.schemas(), "run `make docs`"
 
 
+@pytest.mark.long
 def test_the_commands_on_the_page_about_benchmarks_work_as_described(gateway: Gateway, tmp_path: Path) -> None:
     shown = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE | re.DOTALL)
     script = "".join(block for block in shown if ".venv/bin/whippet" not in block)
