@@ -44,8 +44,8 @@ class Compared(Row, frozen=True):
 def run(
     on: Local, before: Before, after: After, fail_if_slower: FailIfSlower = None, anyway: Anyway = False
 ) -> list[Compared]:
-    """With two or more runs on both sides, a difference counts if it is larger than what explains itself by the noise
-    between runs: 95 of 100 comparisons of equals show none in any measure. With a single run on one side, only
+    """With two or more runs on both sides, a difference counts if it is larger than the noise between runs explains:
+    95 of 100 comparisons of equals show none in any measure. With a single run on one side, only
     throughput and average latency are compared, by how they change during the run. Five runs on each side, taken in
     turn, make a good comparison: machines change with time."""
     from whippet.bench.run.comparison import Outcome, compare, differing_settings  # noqa: PLC0415 -- not for --help

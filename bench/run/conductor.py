@@ -63,7 +63,6 @@ async def conduct(client: Client, address: str, settings: Settings, shown: Shown
     run = random.SystemRandom().randrange(RUNS)
     prepared = Prepared(client, settings, run)
     started_at = datetime.datetime.now(datetime.UTC)
-    remarks: list[str] = []
     try:
         await prepared.create()
         actors = actors_of(settings, prepared)
@@ -71,9 +70,14 @@ async def conduct(client: Client, address: str, settings: Settings, shown: Shown
             await _until_stopped(settings, actors, workers, shown)
             finished = [await worker.finished() for worker in workers]
         stats = await client.get_stats()
-    finally:
-        remarks = await prepared.remove()
-    return Measured(run, started_at, finished, _judged(settings, actors, finished), stats, remarks)
+    except BaseException as error:
+        remains = await prepared.remove()
+        if remains is not None and isinstance(error, RunFailed):
+            raise RunFailed(f"{error}; {remains}", error.code) from None
+        raise
+    remains = await prepared.remove()
+    verdict = _judged(settings, actors, finished)
+    return Measured(run, started_at, finished, verdict, stats, [remains] if remains else [])
 
 
 # ---------------------------------------------------------------------------------------------------------- the workers

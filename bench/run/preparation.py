@@ -6,6 +6,8 @@ What existed before is never deleted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from whippet.app.client import Client
 from whippet.app.client.commands import LAST
@@ -142,26 +144,28 @@ class Prepared:
     def group(self, number: int) -> str:
         return GROUP.format(run=self._run, number=number + 1)
 
-    async def remove(self) -> list[str]:
+    async def remove(self) -> str | None:
         """Returns what could not be removed, and why."""
-        failed = []
+        failed: list[str] = []
+        reason: CommandError | None = None
+        for what, removing in self._removals():
+            try:
+                await removing()
+            except CommandError as error:
+                failed.append(what)
+                reason = reason or error
+        return f"{', '.join(failed)} could not be removed: {reason}".rstrip(".") if failed else None
+
+    def _removals(self) -> Iterator[tuple[str, Callable[[], asyncio.Future[None]]]]:
+        client = self._client
         for stream, group in self._created_groups:
             if self._settings.keep or stream not in self._created_streams:
-                # One that stays would be in the way of nobody, but would never be used again.
-                failed += await _tried(self._client.delete_consumer_group(stream, TOPIC, group), f"group {group}")
+                # It would be in the way of nobody, but would never be used again.
+                yield f"the group {group}", partial(client.delete_consumer_group, stream, TOPIC, group)
         if self._settings.keep:
-            return failed
+            return
         for stream in self._created_topics:
             if stream not in self._created_streams:
-                failed += await _tried(self._client.delete_topic(stream, TOPIC), f"topic {stream}/{TOPIC}")
+                yield f"the topic {stream}/{TOPIC}", partial(client.delete_topic, stream, TOPIC)
         for stream in self._created_streams:
-            failed += await _tried(self._client.delete_stream(stream), f"stream {stream}")
-        return failed
-
-
-async def _tried(removing: asyncio.Future[None], what: str) -> list[str]:
-    try:
-        await removing
-    except CommandError as error:
-        return [f"the {what} remains: {error}"]
-    return []
+            yield f"the stream {stream}", partial(client.delete_stream, stream)

@@ -19,7 +19,7 @@ import jsonschema_rs
 import pytest
 
 from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
-from tests.app.support.process import Gateway
+from tests.app.support.process import Gateway, starting
 from tests.support.sizes import mostly_long
 from whippet.app.cli.main import SUBCOMMANDS, command_of
 from whippet.app.client import Client
@@ -57,6 +57,10 @@ def streams(whippet: Whippet) -> list[str]:
     return whippet("stream", "list", "--output", "quiet").out.split()
 
 
+def has_messages(whippet: Whippet, *options: str) -> bool:
+    return any(stream["messages_count"] for stream in whippet("stream", "list", "--output", "json", *options).json)
+
+
 @pytest.mark.parametrize("case", mostly_long(KINDS, USUAL), ids=lambda case: " ".join((case[0], *case[1])))
 def test_every_kind_sends_and_reads_all_and_leaves_nothing(
     whippet: Whippet, case: tuple[str, tuple[str, ...], int, int]
@@ -79,7 +83,9 @@ def test_every_kind_sends_and_reads_all_and_leaves_nothing(
 
 
 def test_what_was_kept_is_read_by_consumers_and_never_deleted(whippet: Whippet) -> None:
-    whippet("bench", "run", "bp", *SMALL, "-p", "2", "-a", "2", "--keep")
+    whippet("bench", "run", "bp", *SMALL, "-p", "2", "-a", "2", "--keep", "-e", "1h", "--max-topic-size", "3GB")
+    (topic,) = whippet("topic", "list", "bench-stream-1", "--output", "json").json
+    assert (topic["message_expiry"], topic["max_topic_size"]) == (3600 * 10**6, 3 * 10**9)
     assert streams(whippet) == ["bench-stream-1"]
     assert "the stream bench-stream-1 exists" in whippet("bench", "run", "bp", *SMALL, code=2).err
     shown = whippet("bench", "run", "bcg", *READ, "-c", "2", "-b", "10").json
@@ -251,6 +257,27 @@ def test_a_process_of_the_load_that_dies_ends_the_run(whippet: Whippet) -> None:
     assert running.returncode == 1
     assert err == "whippet: a process of the load ended early, with exit code -9\n"
     assert streams(whippet) == []
+
+
+def test_a_server_that_ends_during_the_run_is_reported_in_one_line(whippet: Whippet, tmp_path: Path) -> None:
+    with starting(tmp_path / "data") as start:
+        mortal = start(IGGY_ROOT_USERNAME=USER, IGGY_ROOT_PASSWORD=PASSWORD)
+        place = mortal.line(r"tcp://(\S+)").group(1)
+        program = [sys.executable, "-m", "whippet.app.cli.main", "bench", "run", "ppc", "-p", "1", "-c", "1"]
+        rest = ["-r", "10KB", "-P", "1", "--server", f"iggy://{place}"]
+        running = subprocess.Popen([*program, *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            while not has_messages(whippet, "--server", f"iggy://{place}"):
+                assert running.poll() is None
+            mortal.process.kill()
+            out, err = running.communicate(timeout=DEADLINE_S)
+        finally:
+            running.kill()
+            running.wait()
+    assert (running.returncode, out) == (5, "")
+    assert err.count("\n") == 1
+    assert "is closed" in err
+    assert "the stream bench-stream-1 could not be removed" in err
 
 
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(whippet: Whippet) -> None:
