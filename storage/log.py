@@ -37,7 +37,7 @@ LOOP_READ_BYTES_MAX = 256 << 10
 class Entry(NamedTuple):
     """A stamped batch on its way to the disk."""
 
-    batch: batches.Writable
+    batch: batches.Readable
     base_offset: int
     next_offset: int
     timestamp: int

@@ -28,16 +28,18 @@ from whippet.storage.fetched import Fetched
 from whippet.storage.history import History
 from whippet.storage.last_flush import last_flush
 from whippet.storage.layout import PartitionId
-from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.log import Log, LogState
 from whippet.storage.long_reads import LongRead
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, TopicSettings
 from whippet.storage.packing import Compression
+from whippet.storage.placing import Placing
 from whippet.storage.producers import Producer, Producers, Record
 from whippet.storage.retention import RESPECTED, HeldBack, Slowest
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Shard
 from whippet.storage.shielding import shielded
+from whippet.storage.single_batch import Single
 from whippet.storage.takeover import Coming
 from whippet.storage.timestamps import Timestamps
 from whippet.storage.waiting import Awaiting, Exclusion, Readers
@@ -56,6 +58,7 @@ class Partition:
         "_exclusive",
         "_offsets",
         "_pipeline",
+        "_placing",
         "_producers",
         "_purging",
         "_readers",
@@ -103,6 +106,7 @@ class Partition:
         self._pipeline = WritePipeline(
             place, shard, log, settings, shared, self._exclusive, self._readers, self._producers, self._offsets
         )
+        self._placing = Placing(place, shared, self._pipeline, self._timestamps)
 
     # ------------------------------------------------------------------------------------------------------------ state
 
@@ -247,7 +251,7 @@ class Partition:
             producer = self._producers.in_order(producer)
             if (record := self._producers.find(producer, pipeline.written)) is not None:
                 return await self._again(record, level)
-        entry = self._place(batch, checked)
+        entry = self._placing.of_batch(batch, checked)
         if producer is not None:
             checksum = packing.checksum_to_show(batch, pipeline.log.seal)
             self._producers.begin(Record(producer, entry.base_offset, checked.message_count, entry.timestamp, checksum))
@@ -256,13 +260,17 @@ class Partition:
             await reached
         return Appended(entry.base_offset, checked.message_count, entry.timestamp, level)
 
-    def append_at_once(self, batch: batches.Writable, checked: batches.Checked, waiting: Awaiting) -> int | None:
-        """Does the same as `append`, without a coroutine, for a batch that the caller has just built. Returns its first
+    def append_at_once(
+        self, content: Single | tuple[batches.Writable, batches.Checked], waiting: Awaiting
+    ) -> int | None:
+        """Does the same as `append`, without a coroutine, for what the caller has just checked. Returns its first
         offset; `waiting` is told when it has the durability of the partition, perhaps already, or why it will not.
         None: nothing was done, and `append` has to do it."""
-        if len(batch) > self._shared.limits.batch_bytes or self._has_to_wait():
+        size = content.size if isinstance(content, Single) else len(content[0])
+        if size > self._shared.limits.batch_bytes or self._has_to_wait():
             return None
-        entry = self._place(batch, checked)
+        placing = self._placing
+        entry = placing.of_single(content, size) if isinstance(content, Single) else placing.of_batch(*content)
         if self._pipeline.add(entry, self.durability, waiting) is None:
             waiting.set_result(None)
         return entry.base_offset
@@ -276,22 +284,6 @@ class Partition:
             or pipeline.unflushed_bytes >= self._shared.options.partition_unflushed_bytes_max
             or unflushed.used >= unflushed.limit
         )
-
-    def _place(self, batch: batches.Writable, checked: batches.Checked) -> Entry:
-        """Stamps the next place of the log into a batch."""
-        shared = self._shared
-        check_room = shared.room.check
-        if check_room is not None:
-            check_room(self.place, len(batch))
-        base = self._pipeline.appended
-        timestamp = shared.clock()
-        times = self._timestamps
-        if timestamp < times.newest:
-            timestamp = times.not_before_newest(timestamp)
-        else:
-            times.newest = timestamp
-        batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
-        return Entry(batch, base, base + checked.message_count, timestamp, checked.frames)
 
     @shielded
     async def append_once(

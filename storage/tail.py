@@ -40,9 +40,10 @@ class Tail:
         return self._offsets[self._gone] if len(self) else None
 
     def push(self, entry: Entry) -> None:
-        if len(self) and entry.timestamp < self._entries[-1].timestamp:
+        entries = self._entries
+        if len(entries) > self._gone and entry.timestamp < entries[-1].timestamp:
             self._fell_at = entry.base_offset
-        self._entries.append(entry)
+        entries.append(entry)
         self._offsets.append(entry.base_offset)
 
     def drop_first(self) -> int:

@@ -17,7 +17,7 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
 from whippet.transports import offload
-from whippet.transports.random_pool import random_bytes
+from whippet.transports.random_pool import random_bytes, random_uuid
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
 from whippet.transports.send_checks import check_send
 from whippet.transports.wire import destination, numbered_sends
@@ -84,12 +84,10 @@ class ClassicConversation:
         payload = frame[frames.HEADER_BYTES :]
         try:
             stream, topic, to, count, position = destination.read(payload)
-            made = None
-            if count == 1:
-                made = sends.single(payload, position, self.dialect, random_bytes, self._limits, None)
-            if made is None:
+            message = sends.single(payload, position, self.dialect, random_uuid, self._limits) if count == 1 else None
+            if message is None:
                 return None
-            sending = direct_sends.begin(self._gateway, self.session, stream, topic, to, *made)
+            sending = direct_sends.begin(self._gateway, self.session, stream, topic, to, message)
         except CommandError:
             return None
         except Exception:  # noqa: BLE001 -- an unexpected error is logged once, and closes no connection

@@ -17,23 +17,28 @@ from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Identifier, Partitioning, SendMessages
 from whippet.app.commands.responses import Sent
 from whippet.app.errors import TABLE, CommandError, of_storage
+from whippet.app.model.route import Route
+from whippet.storage.batch import Checked, Writable
 from whippet.storage.errors import StorageError
+from whippet.storage.single_batch import Single
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
+    from whippet.app.model.identity import Login
     from whippet.app.model.sessions import Session
-    from whippet.storage.batch import Checked, Writable
     from whippet.storage.partition import Partition
 
 OnDone = Callable[[CommandError | None], None]
+Content = Single | tuple[Writable, Checked | None]
+"""What is sent: a message within the limits, or a batch and what is known about it."""
 
 
 async def send(gateway: Gateway, session: Session, request: SendMessages) -> Sent:
     """Returns the response to a send, or raises the refusal, as `execute` does."""
     sending = None
     if request.durability is None and request.producer is None and len(request.batches) == 1:
-        (batch,), checked = request.batches, request.checked[0] if request.checked else None
-        sending = begin(gateway, session, request.stream, request.topic, request.partitioning, batch, checked)
+        content = request.batches[0], request.checked[0] if request.checked else None
+        sending = begin(gateway, session, request.stream, request.topic, request.partitioning, content)
     sent: Sent = await (execute(gateway, session, request) if sending is None else sending.result())
     return sent
 
@@ -41,42 +46,55 @@ async def send(gateway: Gateway, session: Session, request: SendMessages) -> Sen
 def begin(
     gateway: Gateway,
     session: Session,
-    stream_name: Identifier,
-    topic_name: Identifier,
+    stream: Identifier,
+    topic: Identifier,
     partitioning: Partitioning,
-    batch: Writable,
-    checked: Checked | None,
+    content: Content,
 ) -> Sending | None:
-    """Appends a batch with the durability of its topic. None: nothing was done, and `execute` has to do it."""
+    """Appends with the durability of the topic. None: nothing was done, and `execute` has to do it."""
     began = perf_counter()
-    user = gateway.users.by_login(session.login)
-    stream = gateway.streams.find(stream_name)
-    if user is None or session.stale or stream is None or user.permissions is None:
+    route = session.route
+    if route is None or not route.leads_to(session.login, stream, topic):
+        route = session.route = _find_route(gateway, session.login, stream, topic)
+    if route is None or session.stale:
         return None
-    topic = stream.topics.find(topic_name)
-    if (
-        topic is None
-        or not topic.partitions
-        or not send_messages(user.permissions, stream.id, topic.id)
-        or gateway.deduplication.bounds(topic.document.options) is not None
-    ):
-        return None
-    turn = topic.turn
-    partition = topic.partition(choose_partition(topic, partitioning))
+    found = route.topic
+    turn = found.turn
+    partition = found.partition(choose_partition(found, partitioning)) if found.partitions else None
     first = None
     if partition is not None:
         try:
-            checked = checked or partition.check(batch)
-            sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
-            first = partition.append_at_once(batch, checked, sending)
+            if isinstance(content, Single):
+                sending = Sending(gateway, session, began, partition, 1, content.size)
+                first = partition.append_at_once(content, sending)
+            else:
+                batch, checked = content
+                checked = checked or partition.check(batch)
+                sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
+                first = partition.append_at_once((batch, checked), sending)
         except StorageError:
             # The command meets it again, and counts it.
             first = None
     if first is None:
-        topic.turn = turn
+        found.turn = turn
         return None
     sending.first_offset = first
     return sending
+
+
+def _find_route(gateway: Gateway, login: Login | None, stream_name: Identifier, topic_name: Identifier) -> Route | None:
+    """Returns None if there is no such topic, if the user may not send to it, or if it takes more than an append."""
+    user, stream = gateway.users.by_login(login), gateway.streams.find(stream_name)
+    if user is None or user.permissions is None or stream is None:
+        return None
+    topic = stream.topics.find(topic_name)
+    if (
+        topic is None
+        or not send_messages(user.permissions, stream.id, topic.id)
+        or gateway.deduplication.bounds(topic.document.options) is not None
+    ):
+        return None
+    return Route(login, (stream_name, topic_name), gateway.users, gateway.streams, stream, topic)
 
 
 class Sending:

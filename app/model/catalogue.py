@@ -38,6 +38,8 @@ class Directory(Generic[Named]):
     def __init__(self, objects: list[Named], reserved: set[int] | None = None) -> None:
         self._by_id: dict[int, Named] = {item.id: item for item in objects}
         self._by_name: dict[str, Named] = {item.name: item for item in objects}
+        self.changes = 0
+        """How often an object was added, renamed or removed."""
         taken = self._by_id.keys() | (reserved or set())
         self._slots = max(taken, default=-1) + 1
         # As if the lowest had been freed last, so that low numbers are reused first after a start.
@@ -50,6 +52,7 @@ class Directory(Generic[Named]):
     def add(self, item: Named) -> None:
         """Adds a new object, whose id must be `next_id`."""
         assert item.id == self.next_id()
+        self.changes += 1
         if self._freed:
             self._freed.pop()
         else:
@@ -59,10 +62,12 @@ class Directory(Generic[Named]):
 
     def rename(self, item: Named, old_name: str) -> None:
         """Call this after the object has got its new name."""
+        self.changes += 1
         self._by_name.pop(old_name, None)
         self._by_name[item.name] = item
 
     def remove(self, item: Named) -> None:
+        self.changes += 1
         del self._by_id[item.id]
         self._by_name.pop(item.name, None)
         self._freed.append(item.id)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
 from whippet.app.model.identity import Login
+
+if TYPE_CHECKING:
+    from whippet.app.model.route import Route
 
 NOBODY = 2**32 - 1
 """The user id in client records of sessions that have not logged in."""
@@ -48,6 +51,7 @@ class Session:
         "login",
         "reached_at",
         "registration",
+        "route",
         "stale",
         "transport",
     )
@@ -76,6 +80,8 @@ class Session:
         self.attached: tuple[Session, Registration] | None = None
         """Another connection of the same user, whose group memberships this one uses as long as that one has not logged
         in again, perhaps as somebody else."""
+        self.route: Route | None = None
+        """The topic to which it has sent last."""
         self.stale = False
         """Evicted for its silence: the next command is refused, then the connection is closed."""
         self.end = end

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 
 import pytest
 
 from whippet.transports import random_pool
-from whippet.transports.random_pool import DRAWN_BYTES, PIECE_BYTES, random_bytes
+from whippet.transports.random_pool import DRAWN_BYTES, PIECE_BYTES, random_bytes, random_uuid
 
 
 def test_no_piece_is_given_out_twice_by_several_threads() -> None:
@@ -54,3 +55,18 @@ def test_the_child_of_a_fork_does_not_give_out_its_parents_pieces() -> None:
     with os.fdopen(readable, "rb") as pipe:
         os.close(writable)
         assert pipe.read() != expected
+
+
+def test_uuids_are_random_and_of_version_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_pool, "_uuids", [])
+    found = [random_uuid() for _ in range(3 * DRAWN_BYTES // PIECE_BYTES)]
+    assert len(set(found)) == len(found)
+    assert {(each.version, each.variant) for each in map(uuid_of, found)} == {(4, uuid.RFC_4122)}
+    seen = bytearray(PIECE_BYTES)
+    for each in found:
+        seen = bytearray(a | b for a, b in zip(seen, each, strict=True))
+    assert bytes(seen) == bytes([255] * 6 + [0x4F, 255, 0xBF] + [255] * 7)
+
+
+def uuid_of(octets: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=octets)

@@ -18,13 +18,16 @@ from whippet.app.commands.direct_sends import Sending
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import UserStatus
+from whippet.app.model.options import from_text
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, check
 from whippet.storage.errors import TopicFull
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import TopicOptions
-from whippet.storage.partition import Partition
+from whippet.storage.placing import Placing
+from whippet.storage.single_batch import Single
 
+SINGLE = Single(bytes(16), 5, 0, 1, b"x")
 TURNS = Partitioning(PartitioningKind.BALANCED)
 
 
@@ -49,10 +52,13 @@ def begin(
     session: Session | None = None,
     topic: str = "t",
     stream: str = "s",
+    content: Single | None = None,
 ) -> Sending | None:
     batch = texts(text)
     checked = check(batch, Limits.of(made.gateway.store.options))
-    return direct_sends.begin(made.gateway, session or made.root.session, stream, topic, where, batch, checked)
+    return direct_sends.begin(
+        made.gateway, session or made.root.session, stream, topic, where, content or (batch, checked)
+    )
 
 
 async def sent(
@@ -127,6 +133,54 @@ async def test_a_sender_who_loses_the_right_or_is_deactivated_sends_no_more(tmp_
         assert begin(made, session=alice) is None
 
 
+ENDINGS = {
+    "rights": requests.UpdatePermissions("alice", everywhere(poll_messages=True)),
+    "status": requests.UpdateUser("alice", None, UserStatus.INACTIVE),
+    "password": requests.ChangePassword("alice", "alicealice", "another secret"),
+    "sessions": requests.EndSessions("alice"),
+    "user": requests.DeleteUser("alice"),
+    "name of the stream": requests.UpdateStream("s", "other"),
+    "name of the topic": requests.UpdateTopic("s", "t", "other"),
+    "stream": requests.DeleteStream("s"),
+    "topic": requests.DeleteTopic("s", "t"),
+    "partitions": requests.DeletePartitions("s", "t", 3),
+    "deduplication": requests.UpdateTopic("s", "t", "t", options=(from_text("message_deduplication", "true"),)),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("single", [True, False])
+async def test_what_a_sender_has_found_is_not_used_after_a_change(tmp_path: Path, ending: str, single: bool) -> None:
+    async with reading(tmp_path) as made:
+        await made.world.user("alice", permissions=everywhere(send_messages=True))
+        alice = (await made.world.logged_in("alice")).session
+        content = SINGLE if single else None
+        assert begin(made, session=alice, content=content) is not None
+        route = alice.route
+        assert route is not None
+        assert begin(made, session=alice, content=content) is not None
+        assert alice.route is route
+        await made.root.execute(ENDINGS[ending])
+        assert begin(made, session=alice, content=content) is None
+
+
+async def test_another_login_destination_or_topic_of_the_same_name_is_another_route(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.world.user("alice", permissions=everywhere(read_streams=True))
+        session = made.root.session
+        await sent(made, "to the first")
+        assert begin(made, topic="no such topic") is None
+        await sent(made, "to the first again")
+        await made.root.execute(requests.DeleteTopic("s", "t"))
+        await made.root.execute(requests.CreateTopic("s", "t", 1))
+        await sent(made, "to the second")
+        assert await contents(made) == [["to the second"]]
+        session.login = made.gateway.users.get("alice").login
+        assert begin(made) is None
+        session.login = None
+        assert begin(made) is None
+
+
 async def test_topics_that_deduplicate_are_full_or_have_no_partitions_are_left_to_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +195,7 @@ async def test_topics_that_deduplicate_are_full_or_have_no_partitions_are_left_t
         def full(*_: object) -> None:
             raise TopicFull("s", "t", 2, 1, 1)
 
-        monkeypatch.setattr(Partition, "_place", full)
+        monkeypatch.setattr(Placing, "of_batch", full)
         assert begin(made) is None
         assert made.topic.turn == 0
 

@@ -331,7 +331,7 @@ async def test_an_unknown_ack_is_refused_before_anything_is_stored(tmp_path: Pat
         assert (await world.root.ask("POST", f"{MESSAGES}?ack=replicated", GOOD)).status_code == 201
 
 
-@pytest.mark.parametrize("where", ["_place", "append"])
+@pytest.mark.parametrize("where", ["at once", "append"])
 async def test_a_bug_in_a_send_does_not_make_clients_send_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -341,9 +341,9 @@ async def test_a_bug_in_a_send_does_not_make_clients_send_again(
             raise RuntimeError("after it was stored, perhaps")
 
         partition = world.gateway.streams.find("s").topics.find("t").partitions[0]  # type: ignore[union-attr]
-        if where == "append":
-            monkeypatch.setattr(type(partition), "append_at_once", lambda *_: None)
-        monkeypatch.setattr(type(partition), where, broken)
+        at_once = broken if where == "at once" else lambda *_: None
+        monkeypatch.setattr(type(partition), "append_at_once", at_once)
+        monkeypatch.setattr(type(partition), "append", broken)
         assert await world.root.refused("POST", MESSAGES, GOOD) == (400, 1, None)
 
 

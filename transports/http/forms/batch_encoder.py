@@ -22,23 +22,22 @@ from msgspec import Meta
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES, Frames, Limits
+from whippet.storage.single_batch import Single
 from whippet.transports.http.forms import request_bodies, user_headers
 from whippet.transports.http.forms.field_types import base64_of
 from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.forms.request_bodies import unprocessable
-from whippet.transports.random_pool import random_bytes
+from whippet.transports.random_pool import random_bytes, random_uuid
 from whippet.transports.wire.classic import batching
 from whippet.transports.wire.classic.batching import (
     UNPLACED,
     Made,
-    Place,
-    Plain,
     alone,
     finished,
     random_uuids,
     with_ids,
 )
-from whippet.transports.wire.classic.message import NO_ID, counting, frame_type, rows, uniform_checksums
+from whippet.transports.wire.classic.message import counting, frame_type, rows, uniform_checksums
 
 FEW_MESSAGES = 12
 SURROUNDING_BYTES_MAX = 4096
@@ -156,13 +155,19 @@ def encode_messages(messages: Sequence[MessageBody], now_us: int, limits: Limits
     return _made(payloads, lengths, uniform, blocks, named, now_us)
 
 
-def encode_message(message: MessageBody, now_us: int, limits: Limits, place: Place | None = UNPLACED) -> Made:
-    """The same for a single message, which is most often without user headers. For `place` see `batching.alone`."""
+def single(message: MessageBody, now_us: int, limits: Limits) -> Single | None:
+    """Returns a message without user headers for `batching.alone`; None for others and those that are invalid."""
     payload, identity = message.payload, message.id
     if not 0 < len(payload) <= limits.payload_bytes or message.user_headers is not None:
-        return encode_messages((message,), now_us, limits)
-    known = NO_ID if identity == 0 else _id(0, identity).to_bytes(16, "little")
-    return alone(known, now_us, 0, len(payload), payload, random_bytes=random_bytes, place=place)
+        return None
+    known = random_uuid() if identity == 0 or not (found := _id(0, identity)) else found.to_bytes(16, "little")
+    return Single(known, now_us, 0, len(payload), payload)
+
+
+def encode_message(message: MessageBody, now_us: int, limits: Limits) -> Made:
+    """Does the same as `encode_messages` for one message."""
+    found = single(message, now_us, limits)
+    return encode_messages((message,), now_us, limits) if found is None else alone(found)
 
 
 def encode_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:
@@ -236,7 +241,7 @@ def _of_text(text: str) -> int | None:
 
 def _few(payloads: Sequence[bytes], blocks: list[bytes] | None, ids: list[int] | None, now_us: int) -> Made:
     plain = [
-        Plain(
+        Single(
             (0 if ids is None else ids[i]).to_bytes(16, "little"),
             now_us,
             0 if blocks is None else len(blocks[i]),

@@ -25,6 +25,7 @@ from whippet.transports.http.operation import AtOnce
 from whippet.transports.http.serving import authentication
 
 if TYPE_CHECKING:
+    from whippet.app.model.route import Route
     from whippet.transports.http.api import Api
     from whippet.transports.http.serving.exchange import Exchange
 
@@ -48,6 +49,7 @@ class SingleSends:
         self._stream = stream
         self._topic = topic
         self._authorization = authorization
+        self._route: Route | None = None
 
     def begin(self, exchange: Exchange, body: bytes) -> bool:
         try:
@@ -77,10 +79,15 @@ class SingleSends:
         to = messages.partitioning_of(wanted.partitioning)
         gateway = api.gateway
         now = gateway.clock()
-        made = batch_encoder.encode_message(wanted.messages[0], now, api.batch_limits, place=None)
+        message = batch_encoder.single(wanted.messages[0], now, api.batch_limits)
+        if message is None:
+            return None
         session = Session(Transport.HTTP, exchange.peer, now, _keep_connection)
         session.login = caller.user.login
-        return direct_sends.begin(gateway, session, self._stream, self._topic, to, made.batch, made.checked)
+        session.route = self._route
+        sending = direct_sends.begin(gateway, session, self._stream, self._topic, to, message)
+        self._route = session.route
+        return sending
 
 
 def _end(exchange: Exchange, sending: Sending, refused: CommandError | None) -> None:

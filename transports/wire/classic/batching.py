@@ -9,7 +9,6 @@ Messages without an id get a random UUID.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from whippet.storage.batch import (
     Writable,
     stamp,
 )
+from whippet.storage.single_batch import Single, batch_of
 from whippet.transports.wire.classic.message import (
     CHECKSUM,
     FRAME_TYPE,
@@ -70,21 +70,12 @@ class Made(NamedTuple):
     checked: Checked
 
 
-class Plain(NamedTuple):
-    """One message, for the path without numpy; `body` is its payload and, unless they are in `headers`, its user
-    headers."""
-
-    id: bytes
-    origin: int
-    headers_length: int
-    payload_length: int
-    body: memoryview
-    headers: Readable = b""
-
-
-def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Made]:
+def plain(messages: Sequence[Single], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Made]:
     if len(messages) == 1:
-        return [alone(*messages[0], random_bytes=random_bytes, place=place)]
+        (message,) = messages
+        if message.id == NO_ID and random_bytes:
+            message = message._replace(id=new_uuid(random_bytes))
+        return [alone(message, place)]
     return [
         _one_by_one(messages[first:last], lowest, random_bytes, place)
         for first, last, lowest in _runs_of_few([message.origin for message in messages])
@@ -173,35 +164,13 @@ def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
 # --------------------------------------------------------------------------------------------------- a few messages
 
 
-def alone(
-    identity: bytes,
-    origin: int,
-    headers_length: int,
-    payload_length: int,
-    body: Readable,
-    headers: Readable = b"",
-    *,
-    random_bytes: RandomBytes | None,
-    place: Place | None = UNPLACED,
-) -> Made:
-    """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent. Without
-    a place, the header of the batch has no checksum; `stamp` adds both."""
-    if identity == NO_ID and random_bytes:
-        identity = _uuid(random_bytes(16))
-    frame_bytes = FRAME_BYTES + headers_length + payload_length
-    lengths = headers_length, payload_length
-    head = (*(place or UNPLACED), origin, HEADER_BYTES + frame_bytes, 0, 1, 0, identity, 0, 0, *lengths, 0)
-    batch = bytearray(b"".join((_SINGLE.pack(*head), body, headers)))
-    batch[HEADER_BYTES : HEADER_BYTES + 8] = found = CHECKSUM.pack(checksum_of(batch[HEADER_BYTES + 8 :]))
-    if place is not None:
-        stamp(batch, *place, found)
-    return Made(batch, Checked(1, frame_bytes, found))
+def alone(message: Single, place: Place = UNPLACED) -> Made:
+    """Does the same as `_one_by_one` for a single message, without the overhead: single messages are frequent."""
+    batch, found = batch_of(message, *place)
+    return Made(bytearray(batch), Checked(1, len(batch) - HEADER_BYTES, CHECKSUM.pack(found)))
 
 
-_SINGLE = struct.Struct(f"{HEADER.format}{HEADER_BYTES - HEADER.size}x{FRAME.format[1:]}")
-
-
-def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
+def _one_by_one(messages: Sequence[Single], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
     parts: list[Readable] = [_NO_HEADER]
     random = random_bytes(16 * len(messages)) if random_bytes else b""
     for i, (identity, origin, headers_length, payload_length, body, headers) in enumerate(messages):
@@ -224,6 +193,10 @@ def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomByte
 
 
 _NO_HEADER = bytes(HEADER_BYTES)
+
+
+def new_uuid(random_bytes: RandomBytes) -> bytes:
+    return _uuid(random_bytes(16))
 
 
 def _uuid(random: bytes) -> bytes:

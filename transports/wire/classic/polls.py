@@ -13,8 +13,9 @@ import numpy as np
 from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME_BYTES, Readable
+from whippet.storage.single_batch import Single
 from whippet.transports.wire.classic import batching, unbatching, userheaders
-from whippet.transports.wire.classic.batching import Made, Place, Plain
+from whippet.transports.wire.classic.batching import Made, Place
 from whippet.transports.wire.classic.dialect import LONG, SHORT
 from whippet.transports.wire.classic.message import (
     FEW,
@@ -106,10 +107,10 @@ def _run(area: memoryview, heads: Array, starts: Array, ends: Array, header_size
     return batching.plain([_plain(area, start, header_size) for start in starts.tolist()], None, place)
 
 
-def _plain(area: memoryview, start: int, header_size: int) -> Plain:
+def _plain(area: memoryview, start: int, header_size: int) -> Single:
     _, identity, _, _, origin, headers, payload = HEAD.unpack_from(area, start)
     body = start + header_size
     if headers and header_size == SHORT:
         block = userheaders.from_short(area[body + payload : body + payload + headers], U32_MAX)
-        return Plain(identity, origin, len(block), payload, area[body : body + payload], block)
-    return Plain(identity, origin, headers, payload, area[body : body + payload + headers])
+        return Single(identity, origin, len(block), payload, area[body : body + payload], block)
+    return Single(identity, origin, headers, payload, area[body : body + payload + headers])

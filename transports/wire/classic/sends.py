@@ -11,6 +11,8 @@ builds batches. Our own client encodes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -18,9 +20,10 @@ import numpy as np
 from whippet.app.commands.requests import SendMessages
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Limits, Readable
+from whippet.storage.single_batch import Single
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import batching, unbatching, userheaders
-from whippet.transports.wire.classic.batching import UNPLACED, Made, Place, Plain, RandomBytes
+from whippet.transports.wire.classic.batching import Made, RandomBytes
 from whippet.transports.wire.classic.dialect import LONG, SHORT, Dialect
 from whippet.transports.wire.classic.message import (
     FEW,
@@ -28,6 +31,7 @@ from whippet.transports.wire.classic.message import (
     HEAD_TYPES,
     LENGTHS,
     LENGTHS_AT,
+    NO_ID,
     Array,
     counting,
     head_type,
@@ -49,7 +53,9 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
         raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
     if not 0 < count <= limits.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
-    if count == 1 and (made := single(payload, position, dialect, random_bytes, limits)) is not None:
+    new_id = partial(batching.new_uuid, random_bytes)
+    if count == 1 and (message := single(payload, position, dialect, new_id, limits)) is not None:
+        made = batching.alone(message)
         return SendMessages(stream, topic, to, (made.batch,), (made.checked,))
     index, area = payload[position:messages_at], payload[messages_at:]
     found_size = _header_size(index, area, count)
@@ -66,15 +72,10 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
 
 
 def single(
-    payload: memoryview,
-    index_at: int,
-    dialect: Dialect,
-    random_bytes: RandomBytes,
-    limits: Limits,
-    place: Place | None = UNPLACED,
-) -> Made | None:
-    """The batch of a single message, without the steps that many messages need. None if anything about it is unusual
-    or wrong. For `place` see `batching.alone`."""
+    payload: memoryview, index_at: int, dialect: Dialect, new_id: Callable[[], bytes], limits: Limits
+) -> Single | None:
+    """Reads a single message, without the steps that many messages need. None if anything about it is unusual or
+    wrong."""
     start = index_at + INDEX_BYTES
     size = len(payload) - start
     if size < SHORT:
@@ -93,7 +94,7 @@ def single(
         return None
     dialect.on_send(header_size)
     body = payload[start + header_size :]
-    return batching.alone(identity, origin, headers_bytes, payload_bytes, body, random_bytes=random_bytes, place=place)
+    return Single(new_id() if identity == NO_ID else identity, origin, headers_bytes, payload_bytes, body)
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
@@ -112,9 +113,9 @@ def _refuse(index: memoryview, area: memoryview, count: int, header_size: int, l
     raise AssertionError("what is wrong with many messages is wrong with one of them")
 
 
-def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Plain]:
+def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Single]:
     """Yields the messages in their order, or raises for the first error, in the order in which the protocol checks."""
-    found, size = list[Plain](), len(area)
+    found, size = list[Single](), len(area)
     start = total = previous = previous_offset = 0
     for i in range(count):
         index_offset, position, index_timestamp = INDEX.unpack_from(index, i * INDEX_BYTES)
@@ -143,9 +144,9 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
             raise CommandError(Code.CANNOT_READ_INDEX_POSITION, f"message {i}: position {position} after {previous}")
         if headers and header_size == SHORT:
             block = userheaders.from_short(area[body + payload : body + payload + headers], limits.user_headers_bytes)
-            found.append(Plain(identity, origin, len(block), payload, area[body : body + payload], block))
+            found.append(Single(identity, origin, len(block), payload, area[body : body + payload], block))
         else:
-            found.append(Plain(identity, origin, headers, payload, area[body : body + payload + headers]))
+            found.append(Single(identity, origin, headers, payload, area[body : body + payload + headers]))
         total += header_size + headers + payload
         start, previous, previous_offset = end, position, offset
     if total != size:
