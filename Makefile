@@ -13,7 +13,7 @@ IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts
   && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 # Programs that tests need and PyPI does not have, with their Debian packages.
-PROGRAMS := chromium:chromium pg_createcluster:postgresql
+PROGRAMS := chromium:chromium pg_createcluster:postgresql zsh:zsh fish:fish mandoc:mandoc
 
 .PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture starvation torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel lock clean

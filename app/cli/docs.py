@@ -48,11 +48,14 @@ otherwise in that file; `WHIPPET_KEYRING=off` keeps them in the file.
 ## Completion
 
 `whippet completion bash`, `zsh` or `fish` prints a script that completes commands, options, and the names of streams,
-topics, groups, users and contexts. For bash, this line belongs into `~/.bashrc`:
+topics, groups, users and contexts, and files. For bash, this line belongs into `~/.bashrc`:
 
 ```bash
 eval "$(whippet completion bash)"
 ```
+
+For zsh, the same with `zsh` belongs into `~/.zshrc`, after `compinit`; for fish, the script is a file:
+`whippet completion fish > ~/.config/fish/completions/whippet.fish`.
 
 ## Topics as files
 

@@ -17,8 +17,7 @@ def completed(*words: str, **variables: str) -> list[str]:
     """Returns what bash would offer for the last word."""
     environment = {
         "_WHIPPET_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["whippet", *words]),
-        "COMP_CWORD": str(len(words)),
+        "COMP_LINE": " ".join(["whippet", *words]),
     }
     ran = subprocess.run(
         [sys.executable, "-c", CODE],

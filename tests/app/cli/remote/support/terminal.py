@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-DEADLINE_S = 60
+DEADLINE_S = 30
 PROGRAM = (sys.executable, "-m", "whippet.app.cli.main")
 _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9]|[=>])")
 
