@@ -75,7 +75,8 @@ def completed(shown: Terminal, *steps: str) -> str:
         shown.expect(wanted or typed, after=at)
     shown.type("\x01echo '<'\x05'>'\n")
     shown.expect(r"[\r\n]<.*>", after=before)
-    return re.findall(r"[\r\n]<(.*)>", shown.text)[-1].rstrip()
+    *_, last = re.finditer(r"[\r\n]<(.*)>", shown.text)
+    return last[1].rstrip()
 
 
 def test_words_names_and_files_are_completed(prompt: Terminal) -> None:
