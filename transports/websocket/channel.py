@@ -348,7 +348,7 @@ def _decoded(members: Members, into: Any) -> Any:
     try:
         return msgspec.json.decode(_encode(members), type=into)
     except msgspec.ValidationError as error:
-        raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
+        raise request_bodies.wrong_type(error, into) from None
 
 
 def failure(error: Exception, address: str) -> bytes:

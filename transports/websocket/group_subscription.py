@@ -81,7 +81,7 @@ class GroupSubscription(Subscription):
         try:
             ack = msgspec.json.decode(_encode(members), type=Ack)
         except msgspec.ValidationError as error:
-            raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
+            raise request_bodies.wrong_type(error, Ack) from None
         await self.channel.ask(requests.StoreConsumerOffset(self._consumer, *self._place, ack.partition_id, ack.offset))
 
     async def push_messages(self) -> None:

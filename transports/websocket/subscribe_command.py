@@ -28,7 +28,7 @@ async def open_subscription(channel: Channel, number: int, said: Members) -> Sub
     try:
         wanted = _decoder.decode(_encode(said))
     except msgspec.ValidationError as error:
-        raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
+        raise request_bodies.wrong_type(error, _decoder.type) from None
     match wanted:
         case ToTopic():
             return await topic_subscription.subscribe(channel, number, wanted)

@@ -519,6 +519,12 @@ async def test_a_token_of_a_trusted_issuer_is_valid_while_its_user_is_active(
         assert await made.user("bob") == 1
         assert await made.user_of(token) is None, "bob has the number that alice had, and is somebody else"
         await made.tokens.close()
+        made.tokens = await made.reopened(msgspec.structs.replace(CONFIG, trusted_issuers=(issuer,)))
+        await settled()
+        await root.execute(requests.DeleteUser("bob"))
+        assert await made.user("carol") == 1
+        assert await made.user_of(token) is None, "nor does it matter that no token was used before"
+        await made.tokens.close()
 
 
 def _number(value: int) -> str:

@@ -529,6 +529,28 @@ async def test_every_user_has_a_mark_of_128_random_bits(tmp_path: Path) -> None:
         assert all(len(bytes.fromhex(mark)) == 16 for mark in marks)
 
 
+async def test_an_inactive_user_has_no_sessions_left_to_end(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        await users.update("alice", None, INACTIVE)
+        before = alice.document
+        assert (before.session_epoch, before.token_epoch) == (1, 1)
+        await users.update("alice", "alicia", INACTIVE)
+        assert alice.document == msgspec.structs.replace(before, username="alicia")
+
+
+async def test_a_user_who_does_not_exist_has_no_password_whatever_the_check_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def matches(*_: object) -> bool:
+        return True
+
+    async with world(tmp_path) as made:
+        monkeypatch.setattr(Passwords, "verify", matches)
+        assert await refusal(made.gateway.users.log_in("nobody", "secret", HOME)) == Code.INVALID_CREDENTIALS
+
+
 async def test_every_change_of_a_user_is_counted_once(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users

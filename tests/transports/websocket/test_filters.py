@@ -304,6 +304,7 @@ CACHES = {
     "transports/http3_exchange.py": "the date of responses, the newest alone",
     "transports/http/serving/exchange.py": "the headers of 256 responses, encoded; clients choose none of them",
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
+    "transports/http/forms/valid_values.py": "the values that types have, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }
 """Modules of the server with cached functions, and what these are for."""

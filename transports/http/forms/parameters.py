@@ -19,6 +19,7 @@ from whippet.app.commands.requests import Identifier
 from whippet.app.errors import Code, CommandError
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms.request_bodies import field_of
+from whippet.transports.http.forms.valid_values import explained
 
 _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 U32_MAX = 2**32 - 1
@@ -162,7 +163,7 @@ def _converted(fields: Mapping[str, Any], into: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(fields, into)
     except msgspec.ValidationError as error:
-        raise _bad_query(str(error), field_of(error)) from None
+        raise _bad_query(explained(error, into), field_of(error)) from None
 
 
 def find_parameter(raw: bytes, wanted: str) -> str | None:

@@ -19,6 +19,7 @@ from starlette.types import Receive
 
 from whippet.transports.admission.budget import step
 from whippet.transports.http.errors import CLOSE, Refused
+from whippet.transports.http.forms.valid_values import explained
 from whippet.transports.reservations import Reservation
 
 COUNTED_BYTES_MIN = 4096
@@ -146,7 +147,7 @@ def decode_once(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise unprocessable(str(error), field_of(error)) from None
+        raise wrong_type(error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(HTTPStatus.BAD_REQUEST, NOT_JSON + str(error)) from None
     except RecursionError:
@@ -155,6 +156,11 @@ def decode_once(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
 
 def unprocessable(why: str, field: str | None = None) -> Refused:
     return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, WRONG_TYPE + why, field)
+
+
+def wrong_type(error: msgspec.ValidationError, of: Any) -> Refused:
+    """The refusal of JSON that was to be decoded into a type."""
+    return unprocessable(explained(error, of), field_of(error))
 
 
 def field_of(error: msgspec.ValidationError) -> str | None:
