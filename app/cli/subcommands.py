@@ -206,6 +206,9 @@ SUBCOMMANDS = (
         ("client", "get"), "whippet.app.cli.remote.system", "show a client and its groups", "get_client", ("g",)
     ),
     Subcommand(
+        ("cluster", "metadata"), "whippet.app.cli.remote.system", "show the nodes of the cluster", "cluster", ("m",)
+    ),
+    Subcommand(
         ("snapshot",), "whippet.app.cli.remote.system", "save a description of the server for a report", "snapshot"
     ),
     Subcommand(("mcp",), "whippet.app.cli.remote.mcp", "serve the Model Context Protocol to an assistant", "serve"),
@@ -216,6 +219,7 @@ SUBCOMMANDS = (
 GROUPS = {
     "bench": Group("measure speed"),
     "client": Group("the clients that are connected", ("c",)),
+    "cluster": Group("the nodes of the cluster", ("cl",)),
     "consumer-group": Group("consumers that share the partitions of a topic", ("g",)),
     "consumer-offset": Group("how far consumers have read", ("o",)),
     "context": Group("named servers, with their credentials", ("ctx",)),

@@ -17,8 +17,6 @@ from whippet.app.mcp.bounds import Listing, skipping
 from whippet.app.mcp.parameters import U32_MAX, Listed, Nothing, Parameters, Skip
 from whippet.app.mcp.work import Work
 
-ROLES = {0: "leader", 1: "follower"}
-STATUSES = {0: "healthy"}
 Part = Literal["filesystem_overview", "process_list", "resource_usage", "test", "server_logs", "server_config", "all"]
 
 
@@ -30,22 +28,6 @@ class NewSnapshot(Parameters, frozen=True):
     compression: Literal["stored", "deflated", "bzip2", "zstd", "lzma", "xz"] = "deflated"
     types: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1, max_length=10)] = ("all",)
     skip: Skip = 0
-
-
-class Node(msgspec.Struct, frozen=True):
-    name: str
-    ip: str
-    tcp_port: int
-    quic_port: int
-    http_port: int
-    websocket_port: int
-    role: str
-    status: str
-
-
-class Cluster(msgspec.Struct, frozen=True):
-    name: str
-    nodes: list[Node]
 
 
 class File(msgspec.Struct, frozen=True):
@@ -64,12 +46,8 @@ async def ping(work: Work, given: Nothing) -> rows.Ping:
 
 
 async def get_cluster_metadata(work: Work, given: Nothing) -> Listing:
-    found = await work.execute(requests.GetClusterMetadata())
-    nodes = []
-    for node in found.nodes:
-        role, status = ROLES.get(node.role, str(node.role)), STATUSES.get(node.status, str(node.status))
-        nodes.append(rows.copied(Node, node, role=role, status=status))
-    return Listing("nodes", nodes, 0, skipping, Cluster(found.name, nodes))
+    cluster = rows.cluster(await work.execute(requests.GetClusterMetadata()))
+    return Listing("nodes", cluster.nodes, 0, skipping, cluster)
 
 
 async def get_stats(work: Work, given: Nothing) -> rows.Stats:

@@ -13,6 +13,8 @@ import msgspec
 from whippet.app.cli.remote.output import Count, Duration, Expiry, Limit, Row, Size, Time
 
 COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
+ROLES = {0: "leader", 1: "follower"}
+STATUSES = {0: "healthy", 1: "starting", 2: "stopping", 3: "unreachable", 4: "maintenance"}
 TRANSPORTS = {1: "tcp", 2: "quic", 3: "http", 4: "websocket"}
 
 
@@ -124,6 +126,24 @@ class Client(Row, frozen=True):
 
 class ClientDetails(Client, frozen=True):
     consumer_groups: list[Membership]
+
+
+class Node(Row, frozen=True):
+    name: str
+    ip: str
+    tcp_port: int
+    quic_port: int
+    http_port: int
+    websocket_port: int
+    role: str
+    status: str
+
+
+class Cluster(Row, frozen=True):
+    """Ports of transports that are off are 0."""
+
+    name: str
+    nodes: list[Node]
 
 
 class Stats(Row, frozen=True):
@@ -300,6 +320,16 @@ def client_details(info: Any) -> ClientDetails:
 
 def _transport(info: Any) -> str:
     return TRANSPORTS.get(info.transport, str(info.transport))
+
+
+def cluster(found: Any) -> Cluster:
+    nodes = [
+        copied(
+            Node, each, role=ROLES.get(each.role, str(each.role)), status=STATUSES.get(each.status, str(each.status))
+        )
+        for each in found.nodes
+    ]
+    return Cluster(found.name, nodes)
 
 
 def stats(found: Any) -> Stats:

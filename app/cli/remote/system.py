@@ -50,6 +50,11 @@ async def stats(on: Online) -> rows.Stats:
     return rows.stats(await on.client.get_stats())
 
 
+async def cluster(on: Online) -> rows.Cluster:
+    """A client of Iggy connects to the leader that it finds here."""
+    return rows.cluster(await on.client.get_cluster_metadata())
+
+
 async def me(on: Online) -> rows.ClientDetails:
     """Shows the connection of this command, as the server sees it."""
     return rows.client_details(await on.client.get_me())

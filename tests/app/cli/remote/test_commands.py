@@ -64,6 +64,7 @@ pat delete build
 ping --count 2
 stats
 me
+cluster metadata
 client list
 snapshot --compression stored
 context create C --server iggy://ADDRESS
