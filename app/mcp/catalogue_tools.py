@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from whippet.app.cli.remote import rows
+from whippet.app.cli.remote import rows, topic_updates
 from whippet.app.cli.remote.output import Done
 from whippet.app.commands import requests
 from whippet.app.mcp.bounds import Listing, skipping
 from whippet.app.mcp.parameters import (
+    INVALID,
     U32_MAX,
     Expiry,
     Listed,
@@ -152,25 +153,28 @@ async def create_topic(work: Work, given: NewTopic) -> Listing:
 async def update_topic(work: Work, given: ChangedTopic) -> Done:
     stream, topic = identifier(given.stream_id), identifier(given.topic_id)
     compression = None if given.compression_algorithm is None else COMPRESSIONS[given.compression_algorithm]
-    if compression is None and not work.keeps_compression:
-        present = await work.found(requests.GetTopic(stream, topic), named(given))
-        compression = present.info.compression_algorithm
-        if compression == COMPRESSIONS["gzip"]:
-            raise Refused(
-                "invalid_arguments",
-                "the topic may be compressed with zstd, which this protocol shows as gzip: give compression_algorithm",
-            )
-    await work.execute(
-        requests.UpdateTopic(
-            stream,
-            topic,
-            given.name,
-            compression,
-            expiry(given.message_expiry),
-            size(given.max_size),
-            given.replication_factor,
-        )
+    request = requests.UpdateTopic(
+        stream,
+        topic,
+        given.name,
+        compression,
+        expiry(given.message_expiry),
+        size(given.max_size),
+        given.replication_factor,
     )
+    if work.keeps_settings:
+        await work.execute(request)
+    else:
+        present = (await work.found(requests.GetTopic(stream, topic), named(given))).info
+        if compression is None:
+            request = msgspec.structs.replace(request, compression_algorithm=present.compression_algorithm)
+            if present.compression_algorithm == COMPRESSIONS["gzip"]:
+                raise Refused(
+                    INVALID,
+                    "the topic may be compressed with zstd, which this protocol shows as gzip: give "
+                    "compression_algorithm",
+                )
+        await topic_updates.update(work.execute, request, present)
     return Done(f"updated topic {given.stream_id}/{given.name}")
 
 

@@ -132,7 +132,7 @@ async def update_permissions(work: Work, given: ChangedPermissions) -> Done:
 async def change_password(work: Work, given: ChangedPassword) -> Done:
     request = requests.ChangePassword(identifier(given.user_id), given.current_password, given.new_password)
     await work.execute(request)
-    return Done(f"changed the password of user {given.user_id}; all of the user's sessions have ended")
+    return Done(f"changed the password of user {given.user_id}")
 
 
 def _permissions(given: Permissions | None) -> granted.Permissions | None:

@@ -53,9 +53,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     consumer_name: str
     """Offsets are stored for this consumer."""
     allowed: frozenset[Group] = READ_ONLY
-    keeps_compression: bool = False
-    """Whether an update of a topic without a compression keeps the present one; the protocol of clients cannot say
-    so."""
+    keeps_settings: bool = False
+    """Whether an update of a topic keeps what it does not name; the protocol of clients cannot say so."""
 
     @property
     def consumer(self) -> Consumer:

@@ -61,21 +61,25 @@ async def update(
 ) -> Done:
     """Keeps the present value of what is not given, or is `server_default`. A topic that is shown as gzip needs its
     COMPRESSION: the protocol of this command knows no zstd, and shows it as gzip."""
-    present = (await get(on, stream, topic)).compression_algorithm
-    if compression is None and present == "gzip":
+    from whippet.app.cli.remote import topic_updates  # noqa: PLC0415 -- not for --help
+    from whippet.app.commands.requests import UpdateTopic  # noqa: PLC0415
+
+    present = await get(on, stream, topic)
+    if compression is None and present.compression_algorithm == "gzip":
         raise UsageFailure(
             "the topic may be compressed with zstd, which this command would change: say gzip or none as COMPRESSION, "
             "or use PUT /streams/{stream}/topics/{topic} over HTTP"
         )
-    await on.client.update_topic(
+    request = UpdateTopic(
         identifier(stream),
         identifier(topic),
         name,
-        compression_algorithm=NUMBERS[compression or present],
-        message_expiry=expiry(expires),
-        max_topic_size=topic_size(max_topic_size),
-        replication_factor=replication_factor,
+        NUMBERS[compression or present.compression_algorithm],
+        expiry(expires),
+        topic_size(max_topic_size),
+        replication_factor,
     )
+    await topic_updates.update(on.client.call, request, present)
     return Done(f"updated topic {stream}/{name}")
 
 

@@ -83,7 +83,7 @@ async def test_streams_and_topics_are_created_shown_changed_and_deleted(tmp_path
 
 async def test_a_topic_keeps_its_compression_where_the_protocol_has_to_repeat_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        desk = Desk(await made.root(), keeps_compression=False)
+        desk = Desk(await made.root(), keeps_settings=False)
         await with_topic(desk)
         await desk("update_topic", **PLACE, name="europe")
         place = {"stream_id": "orders", "topic_id": "europe"}

@@ -106,7 +106,7 @@ class Assistants:
             limits=self._limits,
             consumer_name=self._config.consumer,
             allowed=self._allowed,
-            keeps_compression=True,
+            keeps_settings=True,
         )
 
 

@@ -19,7 +19,7 @@ class Desk:
         *,
         allowed: frozenset[Group] = EVERYTHING,
         limits: Limits = LIMITS,
-        keeps_compression: bool = True,
+        keeps_settings: bool = True,
     ) -> None:
         self.work = Work(
             execute=person.execute,
@@ -28,7 +28,7 @@ class Desk:
             limits=limits,
             consumer_name="mcp",
             allowed=allowed,
-            keeps_compression=keeps_compression,
+            keeps_settings=keeps_settings,
         )
         self.longest = 0
 
