@@ -36,6 +36,7 @@ PAGES = (
     "docs/mcp.md",
     "docs/operating.md",
     "docs/python.md",
+    "docs/python-api.md",
     "docs/spark.md",
     "docs/websocket.md",
 )

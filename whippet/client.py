@@ -30,6 +30,7 @@ from whippet.app.client import (
     SendsFailed,
 )
 from whippet.app.client.commands import FIRST, LAST, NEXT, by_key, from_offset, from_time, to_partition
+from whippet.app.client.sync import SyncClient, SyncConsumer, SyncProducer, connect_sync
 from whippet.app.commands.requests import Identifier
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Message
@@ -52,8 +53,12 @@ __all__ = [
     "Received",
     "Reconnect",
     "SendsFailed",
+    "SyncClient",
+    "SyncConsumer",
+    "SyncProducer",
     "by_key",
     "connect",
+    "connect_sync",
     "consumer",
     "from_offset",
     "from_time",

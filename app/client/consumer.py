@@ -100,6 +100,13 @@ class _Reader(ABC):
                 raise StopAsyncIteration
             self._messages = received(polled)
 
+    def next_at_once(self) -> Received | None:
+        """Returns the next message if nothing has to be awaited for it; None otherwise, also at the end."""
+        self._mark_processed()
+        message = None if self._due() else next(self._messages, None)
+        self._returned = message
+        return message
+
     async def polls(self) -> AsyncIterator[Polled]:
         """Yields whole polls with their batches, for callers that need no object per message. Endless, like the
         messages, unless the consumer does not follow."""
@@ -158,16 +165,17 @@ class _Reader(ABC):
             self._uncommitted[partition_id] = self._uncommitted.get(partition_id, 0) + count
 
     async def _commit_if_due(self) -> None:
+        if due := self._due():
+            await self._commit(due)
+
+    def _due(self) -> list[int]:
+        """Returns the partitions to commit now, by the mode."""
         mode = self._mode
         if mode.every is not None:
-            due = [partition_id for partition_id, count in self._uncommitted.items() if count >= mode.every]
-            await self._commit(due)
-        elif (
-            mode.interval_s is not None
-            and self._processed
-            and self._loop.time() - self._committed_at >= mode.interval_s
-        ):
-            await self.commit()
+            return [partition_id for partition_id, count in self._uncommitted.items() if count >= mode.every]
+        if mode.interval_s is not None and self._loop.time() - self._committed_at >= mode.interval_s:
+            return list(self._processed)
+        return []
 
     async def commit(self) -> None:
         """Commits everything that is processed. For mode `off`, and at any time."""
