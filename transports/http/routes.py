@@ -411,6 +411,15 @@ _MESSAGES = (
         query=messages.FlushQuery,
     ),
     Operation(
+        name="flush_messages",
+        method="POST",
+        path="/streams/{stream}/topics/{topic}/messages/flush/{partition}/{fsync}",
+        summary="Does the same by the method that requests which change something have elsewhere",
+        subject="messages",
+        handler=messages.flush,
+        query=messages.FlushQuery,
+    ),
+    Operation(
         name="get_consumer_offset",
         method="GET",
         path="/streams/{stream}/topics/{topic}/consumer-offsets",

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 Members = dict[str, msgspec.Raw]
 
-NOT_HERE = frozenset({"tail_messages"})
-"""`subscribe` replaces it."""
+NOT_HERE = frozenset({"tail_messages", "flush_messages"})
+"""`subscribe` replaces the first, and the second is `flush` by another method."""
 ALIASES = {
     "flush_unsaved_buffer": "flush",
     "login_user": "log_in",

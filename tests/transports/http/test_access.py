@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,28 @@ async def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: 
         assert await program.refused("GET", "/streams") == (401, 40, None)
         body = {"token": raw}
         assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (401, 53, None)
+
+
+@pytest.mark.parametrize(
+    ("expiry", "seconds"),
+    [("1 h", 3600), ("30 days", 30 * 86_400), ("2000000", 2), ("never", None), ("0", None), (0, None)],
+)
+async def test_the_expiry_of_a_token_may_have_a_unit(tmp_path: Path, expiry: int | str, seconds: int | None) -> None:
+    async with calling(tmp_path) as world:
+        await world.root.post("/personal-access-tokens", {"name": "build", "expiry": expiry})
+        (found,) = await world.root.get("/personal-access-tokens")
+        assert found["expiry_at"] == (None if seconds is None else world.clock() + seconds * 1_000_000)
+
+
+@pytest.mark.parametrize("expiry", ["1 parsec", "", "-5", "0 s", "1h!", 2**64, str(2**64), None, 1.5])
+async def test_an_expiry_that_is_no_time_is_refused_with_what_is_needed(tmp_path: Path, expiry: Any) -> None:
+    async with calling(tmp_path) as world:
+        body = {"name": "build", "expiry": expiry}
+        assert await world.root.refused("POST", "/personal-access-tokens", body) == (422, 422, "expiry")
+        if expiry == "1 parsec":
+            response = await world.root.ask("POST", "/personal-access-tokens", body)
+            assert "a duration such as `1 h`, `never`, or a number of microseconds" in response.json()["reason"]
+        assert await world.root.get("/personal-access-tokens") == []
 
 
 async def test_personal_access_tokens_belong_to_their_owner_and_are_validated(tmp_path: Path) -> None:

@@ -148,6 +148,22 @@ async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tm
         assert (await root.get("/streams/s"))["topics"][0]["options"] == options
 
 
+async def test_the_expiry_of_messages_may_have_a_unit(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        root = world.root
+        await root.post("/streams", {"name": "s"})
+        made = await root.post("/streams/s/topics", TOPIC | {"message_expiry": "7 days"})
+        assert made["message_expiry"] == 7 * 86_400 * 1_000_000
+        for body in ({"name": "t", "message_expiry": "1 h"}, {"message_expiry": "3600000000"}):
+            await root.put("/streams/s/topics/t", body)
+            assert (await root.get("/streams/s/topics/t"))["message_expiry"] == 3_600_000_000
+            await root.put("/streams/s/topics/t", {"message_expiry": "never"})
+            assert (await root.get("/streams/s/topics/t"))["message_expiry"] == U64_MAX
+        for method, path in (("POST", "/streams/s/topics"), ("PUT", "/streams/s/topics/t")):
+            wrong = TOPIC | {"message_expiry": "some time"}
+            assert await root.refused(method, path, wrong) == (422, 422, "message_expiry")
+
+
 async def test_a_topic_accepts_limits_options_and_the_fields_of_old_clients(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         root = world.root

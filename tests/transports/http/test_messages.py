@@ -441,8 +441,9 @@ async def test_a_response_is_limited_and_has_at_least_one_message(tmp_path: Path
 async def test_a_flush_accepts_both_spellings(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as world:
         for path in ("0/true", "0/false", "2/fsync=true?partition_id=2&fsync=true", "0/fsync=True"):
-            response = await world.root.ask("GET", f"{MESSAGES}/flush/{path}")
-            assert (response.status_code, response.content) == (200, b""), path
+            for method in ("GET", "POST"):
+                response = await world.root.ask(method, f"{MESSAGES}/flush/{path}")
+                assert (response.status_code, response.content) == (200, b""), path
         assert await world.root.refused("GET", f"{MESSAGES}/flush/0/maybe") == (400, 400, "fsync")
         assert await world.root.refused("GET", f"{MESSAGES}/flush/x/true") == (400, 400, "partition")
         assert await world.root.refused("GET", f"{MESSAGES}/flush/9/true") == (404, 3007, "partition_id")

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 
 from whippet.app.access import personal_tokens, users
+from whippet.app.config import formats
 from whippet.app.model import topic_options
 from whippet.app.model.options import ValueKind
 from whippet.transports.http.forms.parameters import NAME_BYTES, schema_of_text
@@ -51,6 +52,21 @@ def parse_number(given: int | str | None) -> int | None:
     if isinstance(given, str) and not (given.isascii() and given.isdigit()):
         raise ValueError(f"{given[:40]!r} is not a number")
     return None if given is None else int(given[:40]) if isinstance(given, str) else given
+
+
+def parse_expiry(given: int | str | None, field: str) -> int | None:
+    """Returns microseconds. Raises a ValueError for a text that is no time, and for a time that is too long."""
+    if not isinstance(given, str) or (given.isascii() and given.isdigit()):
+        number = parse_number(given)
+        if number is not None and number > U64_MAX:
+            raise ValueError(f"field `{field}`: {number} is more than {U64_MAX}")
+        return number
+    try:
+        microseconds = None if given == "never" else formats.parse_expiry(given)
+    except formats.Invalid:
+        needed = "a duration such as `1 h`, `never`, or a number of microseconds"
+        raise ValueError(f"field `{field}`: {given[:40]!r} is no time; {needed} is needed") from None
+    return U64_MAX if microseconds is None else microseconds
 
 
 def check_u64(*numbers: int | None) -> None:
@@ -157,4 +173,13 @@ ChangedTopicOptions = Annotated[
 ]
 Period = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_DURATION}|[1-9][0-9]{{0,3}} ?ms)?$"})]
 """Such as `20s`, within the limits of the server. Absent and empty mean the same."""
+ExpiryText = Annotated[
+    str,
+    Meta(
+        description="A duration such as `1 h` or `30 days`, `never`, or a number of microseconds",
+        extra_json_schema={"pattern": f"^({_DURATION}|never|[0-9]{{1,19}})$"},
+    ),
+]
+Expiry = U64 | ExpiryText
+"""In us, or as a text with its unit."""
 Algorithm = Annotated[str, Meta(description="Case-insensitive", extra_json_schema={"enum": ["none", "gzip", "zstd"]})]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from whippet.app.commands import requests
-from whippet.transports.http.forms.field_types import U64, TokenName, check_u64
+from whippet.transports.http.forms.field_types import Expiry, TokenName, parse_expiry
 from whippet.transports.http.operation import Call
 
 
@@ -17,11 +17,11 @@ class PersonalAccessToken(msgspec.Struct, frozen=True):
 
 class NewPersonalAccessToken(msgspec.Struct, frozen=True):
     name: TokenName
-    expiry: U64
-    """In us from now; 0 and 2**64 - 1 mean never."""
+    expiry: Expiry
+    """From now, in us or as a text such as `30 days`; 0, 2**64 - 1 and `never` mean never."""
 
     def __post_init__(self) -> None:
-        check_u64(self.expiry)
+        parse_expiry(self.expiry, "expiry")
 
 
 class RawToken(msgspec.Struct, frozen=True):
@@ -37,7 +37,8 @@ async def get_tokens(call: Call) -> list[PersonalAccessToken]:
 
 async def create_token(call: Call) -> RawToken:
     body: NewPersonalAccessToken = call.body
-    return RawToken((await call.execute(requests.CreatePersonalAccessToken(body.name, body.expiry))).token)
+    wanted = requests.CreatePersonalAccessToken(body.name, parse_expiry(body.expiry, "expiry") or 0)
+    return RawToken((await call.execute(wanted)).token)
 
 
 async def delete_token(call: Call) -> None:

@@ -19,10 +19,12 @@ from whippet.transports.http.forms.field_types import (
     U64,
     Algorithm,
     ChangedTopicOptions,
+    Expiry,
     Name,
     NumberText,
     TopicOptions,
     check_u64,
+    parse_expiry,
     parse_number,
 )
 from whippet.transports.http.forms.parameters import NAME_BYTES
@@ -88,18 +90,20 @@ class TopicDetails(Topic, frozen=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """The expiry is in us, the size in bytes; 0 is the server's default, 2**64 - 1 means never and unlimited."""
+    """The expiry is in us or a text such as `7 days`, the size in bytes; 0 is the server's default, 2**64 - 1 means
+    never and unlimited."""
 
     name: Name
     partitions_count: Annotated[U32, _between(0, PARTITIONS_MAX)]
     compression_algorithm: Algorithm | None = None
-    message_expiry: U64 | None = 0
+    message_expiry: Expiry | None = 0
     max_topic_size: U64 | None = 0
     replication_factor: Annotated[U8, _between(1, 255)] | None = None
     options: TopicOptions | None = None
 
     def __post_init__(self) -> None:
-        check_u64(self.message_expiry, self.max_topic_size)
+        parse_expiry(self.message_expiry, "message_expiry")
+        check_u64(self.max_topic_size)
         _check_algorithm(self.compression_algorithm)
 
 
@@ -112,13 +116,14 @@ class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
         list[Literal["message_expiry", "max_topic_size"]], Meta(extra_json_schema={"uniqueItems": True})
     ] = []
     compression_algorithm: Algorithm | None = None
-    message_expiry: U64 | NumberText | None = None
+    message_expiry: Expiry | None = None
     max_topic_size: U64 | NumberText | None = None
     replication_factor: Annotated[U8, _between(1, 255)] | None = None
     options: ChangedTopicOptions | None = None
 
     def __post_init__(self) -> None:
-        check_u64(parse_number(self.message_expiry), parse_number(self.max_topic_size))
+        parse_expiry(self.message_expiry, "message_expiry")
+        check_u64(parse_number(self.max_topic_size))
         _check_algorithm(self.compression_algorithm)
 
 
@@ -153,7 +158,7 @@ async def create_topic(call: Call) -> TopicDetails:
             name=body.name,
             partitions_count=body.partitions_count,
             compression_algorithm=_algorithm(body.compression_algorithm) or ALGORITHMS["none"],
-            message_expiry=body.message_expiry or 0,
+            message_expiry=parse_expiry(body.message_expiry, "message_expiry") or 0,
             max_topic_size=body.max_topic_size or 0,
             replication_factor=body.replication_factor or 0,
             options=options.of_texts(body.options),
@@ -176,7 +181,7 @@ async def update_topic(call: Call) -> None:
             topic=call.topic,
             name=body.name,
             compression_algorithm=_algorithm(body.compression_algorithm),
-            message_expiry=parse_number(body.message_expiry) or None,
+            message_expiry=parse_expiry(body.message_expiry, "message_expiry") or None,
             max_topic_size=parse_number(body.max_topic_size) or None,
             replication_factor=body.replication_factor,
             options=options.of_texts(body.options),
@@ -217,7 +222,7 @@ def _patched(body: ChangedTopic) -> tuple[Option, ...]:
     named = {
         "name": body.name,
         "compression_algorithm": body.compression_algorithm,
-        "message_expiry": parse_number(body.message_expiry) or None,
+        "message_expiry": parse_expiry(body.message_expiry, "message_expiry") or None,
         "max_topic_size": parse_number(body.max_topic_size) or None,
     }
     texts: dict[str, OptionText] = {key: value for key, value in named.items() if value is not None}

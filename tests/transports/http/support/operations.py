@@ -48,6 +48,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "poll_messages": ("poll", 200, f"{TOPIC}/messages", None),
     "tail_messages": ("poll", 200, f"{TOPIC}/messages/tail", None),
     "flush": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
+    "flush_messages": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
     "store_consumer_offset": ("poll", 204, f"{TOPIC}/consumer-offsets", {"offset": 0}),
     "get_consumer_offset": ("poll", 200, f"{TOPIC}/consumer-offsets", None),
     "delete_consumer_offset": ("poll", 204, f"{TOPIC}/consumer-offsets/1", None),
