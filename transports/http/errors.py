@@ -61,8 +61,8 @@ _CODES = {
 """Python 3.13 renamed these. Clients see the same names with every Python."""
 
 
-def not_found() -> Refused:
-    return Refused(HTTPStatus.NOT_FOUND, "Resource not found")
+def not_found(reason: str = "Resource not found") -> Refused:
+    return Refused(HTTPStatus.NOT_FOUND, reason)
 
 
 def refusal_response(refused: Refused) -> HttpResponse:

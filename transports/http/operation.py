@@ -18,6 +18,7 @@ from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
+from whippet.transports.http.errors import Refused, not_found
 from whippet.transports.reservations import CUT, POLL_BYTES_MIN, Reservation, reserve_poll, wait_for_poll
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Statuses of errors that most operations do not return, and when they are returned."""
     response: Any = None
     """The type of the JSON response; None if it has no body, or not a JSON one."""
+    missing: tuple[Code, tuple[str, ...]] | None = None
+    """The error whose sentence says what does not exist if there is no result, and the path parameters in it."""
     media: str | None = None
     """The content type of a response that is not JSON."""
     other_media: tuple[str, ...] = ()
@@ -180,6 +183,14 @@ class Call:
     def topic(self) -> Identifier:
         found: Identifier = self.parameters["topic"]
         return found
+
+
+def missing(operation: Operation, parameters: Mapping[str, Any]) -> Refused:
+    """The error where a handler has found nothing. Its number is that of HTTP, as in Iggy."""
+    if operation.missing is None:
+        return not_found()
+    code, names = operation.missing
+    return not_found(str(CommandError(code, about=tuple([parameters[name] for name in names]))))
 
 
 def admit_call(call: Call) -> None:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 from whippet.app.commands import requests
 from whippet.app.config.limits import Limit
+from whippet.app.errors import Code
 from whippet.transports.http.forms import batch_encoder, poll_formats, send_formats
 from whippet.transports.http.forms.batch_decoder import PolledMessages
 from whippet.transports.http.handlers import (
@@ -129,6 +130,7 @@ _SYSTEM = (
         subject="system",
         handler=system.get_client,
         response=system.ClientDetails,
+        missing=(Code.CLIENT_NOT_FOUND, ("client",)),
     ),
     Operation(
         name="get_cluster_metadata",
@@ -192,6 +194,7 @@ _STREAMS = (
         subject="streams",
         handler=streams.get_stream,
         response=streams.StreamDetails,
+        missing=(Code.STREAM_ID_NOT_FOUND, ("stream",)),
         catalogue=True,
     ),
     Operation(
@@ -254,6 +257,7 @@ _TOPICS = (
         subject="topics",
         handler=topics.get_topic,
         response=topics.TopicDetails,
+        missing=(Code.TOPIC_ID_NOT_FOUND, ("topic", "stream")),
         catalogue=True,
     ),
     Operation(
@@ -428,6 +432,7 @@ _MESSAGES = (
         handler=consumer_offsets.get_offset,
         query=consumer_offsets.OffsetQuery,
         response=consumer_offsets.ConsumerOffset,
+        missing=(Code.CONSUMER_OFFSET_NOT_FOUND, ()),
     ),
     Operation(
         name="store_consumer_offset",
@@ -624,6 +629,7 @@ _USERS = (
         subject="users",
         handler=users.get_user,
         response=users.UserDetails,
+        missing=(Code.RESOURCE_NOT_FOUND, ("user",)),
         catalogue=True,
     ),
     Operation(

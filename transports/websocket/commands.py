@@ -27,14 +27,14 @@ from whippet.transports import offload
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http import application, routes
 from whippet.transports.http.api import Api
-from whippet.transports.http.errors import Refused, not_found
+from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters, request_bodies
 from whippet.transports.http.forms.batch_decoder import PolledMessages, decode_messages
 from whippet.transports.http.forms.field_types import U32, U64, check_u64
 from whippet.transports.http.forms.responses import JSON, HttpResponse
 from whippet.transports.http.handlers import system
 from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES
-from whippet.transports.http.operation import Call, Operation, admit_call
+from whippet.transports.http.operation import Call, Operation, admit_call, missing
 from whippet.transports.reservations import CUT
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ async def _run_handler(command: Command, call: Call) -> bytes:
     if isinstance(found, Response):
         return _embedded(bytes(found.body), found.headers.get("content-type", "text/plain").encode())
     if found is None and command.operation.response is not None:
-        raise not_found()
+        raise missing(command.operation, call.parameters)
     return NULL if found is None else _encode(found)
 
 

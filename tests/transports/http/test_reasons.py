@@ -121,3 +121,22 @@ async def test_a_caller_without_permission_is_refused_in_the_words_of_iggy(tmp_p
 def test_a_status_has_the_same_name_on_every_python(status: int, code: str) -> None:
     error = msgspec.json.decode(refusal_response(Refused(HTTPStatus(status), "because")).body)
     assert error["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/streams/none", "Stream with ID: none was not found."),
+        ("/streams/s/topics/none", "Topic with ID: none for stream with ID: s was not found."),
+        ("/streams/none/topics/t", "Topic with ID: t for stream with ID: none was not found."),
+        ("/users/99", "Resource with key: 99 was not found."),
+        ("/clients/99", "Client with ID: 99 was not found."),
+        ("/streams/s/topics/t/consumer-offsets", "The consumer has stored no offset here."),
+        ("/nowhere", "Resource not found"),
+    ],
+)
+async def test_what_does_not_exist_is_named(tmp_path: Path, path: str, reason: str) -> None:
+    async with with_topic(tmp_path) as world:
+        response = await world.root.ask("GET", path)
+        assert (response.status_code, response.json()["id"], response.json()["code"]) == (404, 404, "not_found")
+        assert response.json()["reason"] == reason

@@ -23,7 +23,7 @@ from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.api import Api
-from whippet.transports.http.errors import Refused, bug_response, command_error_response, not_found, refusal_response
+from whippet.transports.http.errors import Refused, bug_response, command_error_response, refusal_response
 from whippet.transports.http.forms import decompression, parameters, request_bodies
 from whippet.transports.http.forms.request_bodies import Body, count_values
 from whippet.transports.http.forms.responses import (
@@ -36,7 +36,7 @@ from whippet.transports.http.forms.responses import (
     send_response,
     with_etag,
 )
-from whippet.transports.http.operation import AtOnce, BodyFormat, Call, Operation, admit_call
+from whippet.transports.http.operation import AtOnce, BodyFormat, Call, Operation, admit_call, missing
 from whippet.transports.http.serving import authentication
 from whippet.transports.http.serving.protocol import CONNECTION, PEER
 from whippet.transports.http.serving.repeated_heads import NOTES
@@ -119,7 +119,7 @@ class Endpoint:
             if call.authorization is None and operation.ticket:
                 call.authorization = authentication.redeem_ticket(api, scope["query_string"])
             if operation.accepts_ended_token and authentication.token_has_ended(api, call.authorization):
-                return await self._encode_response(None, headers)
+                return await self._encode_response(None, headers, {})
             call.caller = caller = authentication.recognize(
                 api, call.authorization
             ) or await authentication.authenticate(api, call.authorization)
@@ -142,7 +142,7 @@ class Endpoint:
             result = await self._with_body(call, known, self._decoder)
         if isinstance(result, HttpResponse | Response):
             return result
-        return await self._encode_response(result, headers)
+        return await self._encode_response(result, headers, call.parameters)
 
     async def _with_body(self, call: Call, known: Known, decoder: msgspec.json.Decoder[Any]) -> Any:
         limit = self._body_limit
@@ -194,12 +194,14 @@ class Endpoint:
                 admit_call(call)
             raise
 
-    async def _encode_response(self, result: Any, headers: dict[bytes, bytes]) -> HttpResponse:
+    async def _encode_response(
+        self, result: Any, headers: dict[bytes, bytes], parameters: Mapping[str, Any]
+    ) -> HttpResponse:
         operation = self.operation
         if operation.response is None:
             return HttpResponse(operation.status, b"", (VIEW,))
         if result is None:
-            raise not_found()
+            raise missing(operation, parameters)
         response = HttpResponse(operation.status, _encode(result), self._headers)
         if operation.catalogue:
             response = with_etag(response, headers.get(b"if-none-match"))
