@@ -12,7 +12,6 @@ from msgspec import Meta
 from whippet.app.commands import requests, responses
 from whippet.app.config.limits import Limit, limits
 from whippet.app.model.sessions import Transport
-from whippet.transports.http.errors import not_found
 from whippet.transports.http.forms import field_types
 from whippet.transports.http.forms.field_types import f32
 from whippet.transports.http.forms.responses import NO_STORE, TEXT, VIEW, HttpResponse
@@ -164,12 +163,10 @@ async def get_clients(call: Call) -> list[Client]:
     return [Client(*_members(info)) for info in await call.execute(requests.GetClients())]
 
 
-async def get_client(call: Call) -> ClientDetails:
+async def get_client(call: Call) -> ClientDetails | None:
     wanted = call.parameters["client"]
     found = await call.execute(requests.GetClient(wanted)) if wanted else None
-    if found is None:
-        raise not_found()
-    return details_of(found)
+    return None if found is None else details_of(found)
 
 
 def details_of(info: responses.ClientInfo) -> ClientDetails:
