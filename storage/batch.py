@@ -14,15 +14,15 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import msgspec
-import numpy as np
 import xxhash
 
 from whippet.storage.errors import BatchFault, InvalidBatch
+from whippet.storage.lazy_numpy import np
 from whippet.storage.options import StoreOptions
 
 HEADER_BYTES = 256
@@ -486,8 +486,7 @@ _FRAME_FIELDS: dict[str, Any] = {
     "formats": ["<u8", "<u4", "<u4", "<u4", "<u8"],
     "offsets": [0, 24, 32, 36, 40],
 }
-_FRAME_TYPE: np.dtype[Any] = np.dtype({**_FRAME_FIELDS, "itemsize": FRAME_BYTES})  # type: ignore[call-overload]
-_FRAME_BYTES_TYPE = np.dtype((np.void, FRAME_BYTES))
+_FRAME_OCTETS = f"V{FRAME_BYTES}"
 
 
 def _frame_heads(view: memoryview, count: int, frame: int) -> np.ndarray[Any, Any]:
@@ -497,8 +496,8 @@ def _frame_heads(view: memoryview, count: int, frame: int) -> np.ndarray[Any, An
 
 def _heads_anywhere(view: memoryview, positions: array[int]) -> np.ndarray[Any, Any]:
     """The headers of the frames at these positions (the last position is the end) as records, copied."""
-    everywhere = np.ndarray((len(view) - FRAME_BYTES + 1,), dtype=_FRAME_BYTES_TYPE, buffer=view, strides=(1,))
-    return everywhere[np.frombuffer(positions, dtype=np.uint32)[:-1]].view(_FRAME_TYPE)
+    everywhere = np.ndarray((len(view) - FRAME_BYTES + 1,), dtype=_FRAME_OCTETS, buffer=view, strides=(1,))
+    return everywhere[np.frombuffer(positions, dtype=np.uint32)[:-1]].view(_frame_type(FRAME_BYTES))
 
 
 @lru_cache(maxsize=256)
@@ -506,11 +505,16 @@ def _frame_type(frame: int) -> np.dtype[Any]:
     return np.dtype({**_FRAME_FIELDS, "itemsize": frame})  # type: ignore[call-overload,no-any-return]
 
 
-_COUNT = np.arange(1024, dtype=np.uint32)
+_COUNTED = 1024
+
+
+@cache
+def _count() -> np.ndarray[Any, Any]:
+    return np.arange(_COUNTED, dtype=np.uint32)
 
 
 def _counting(count: int) -> np.ndarray[Any, Any]:
-    return _COUNT[:count] if count <= len(_COUNT) else np.arange(count, dtype=np.uint32)
+    return _count()[:count] if count <= _COUNTED else np.arange(count, dtype=np.uint32)
 
 
 def _uniform_parts(view: memoryview, count: int, frame: int) -> Iterable[Readable]:

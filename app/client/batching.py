@@ -12,14 +12,15 @@ import struct
 import time
 import uuid
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
-import numpy as np
 import xxhash
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Writable
+from whippet.storage.lazy_numpy import np
 
 FEW = 8
 _HEADER = bytes(HEADER_BYTES)
@@ -31,7 +32,6 @@ _FIELDS: dict[str, Any] = {
     "offsets": [0, 8, 24, 36],
     "itemsize": FRAME_BYTES,
 }
-_FRAME: np.dtype[Any] = np.dtype(_FIELDS)  # type: ignore[call-overload]
 _hash = xxhash.xxh3_64_intdigest
 
 
@@ -47,6 +47,11 @@ def pack(payloads: Sequence[bytes], origin_us: int | None = None, ids: bytes | N
     HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
     _PLACE.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
     return batch
+
+
+@cache
+def _frame() -> np.dtype[Any]:
+    return np.dtype(_FIELDS)  # type: ignore[call-overload,no-any-return]
 
 
 def _now_us() -> int:
@@ -72,7 +77,7 @@ def _fill_many(batch: bytearray, payloads: Sequence[bytes], ids: bytes | None) -
     sizes = np.fromiter(map(len, payloads), dtype=np.int64, count=count)
     ends = np.cumsum(sizes + FRAME_BYTES) + HEADER_BYTES
     starts = ends - sizes - FRAME_BYTES
-    heads = np.zeros(count, dtype=_FRAME)
+    heads = np.zeros(count, dtype=_frame())
     heads["id"] = _ids(count) if ids is None else np.frombuffer(ids, "V16")
     heads["delta"] = np.arange(count)
     heads["payload"] = sizes

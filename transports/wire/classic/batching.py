@@ -13,8 +13,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import (
     FRAME,
@@ -28,10 +26,10 @@ from whippet.storage.batch import (
     Writable,
     stamp,
 )
+from whippet.storage.lazy_numpy import np
 from whippet.storage.single_batch import Single, batch_of
 from whippet.transports.wire.classic.message import (
     CHECKSUM,
-    FRAME_TYPE,
     NO_ID,
     Array,
     checksum_of,
@@ -249,7 +247,7 @@ def _mixed(
     lost = header_size - FRAME_BYTES
     batch = gathered(_NO_HEADER, area, (starts + lost).tolist(), ends.tolist())
     positions = starts - (counting(count) * lost + (int(starts[0]) - HEADER_BYTES))
-    frames = np.zeros(count, dtype=FRAME_TYPE)
+    frames = np.zeros(count, dtype=frame_type(FRAME_BYTES))
     _fill(frames, heads, lowest, random_bytes)
     windows(batch, FRAME_BYTES)[positions] = frames.view(f"V{FRAME_BYTES}")
     bounds = [*positions.tolist(), len(batch)]
@@ -272,8 +270,8 @@ def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | 
     frames["payload"] = heads["payload"]
 
 
-_KEPT = (np.uint64(0xFF0F_FFFF_FFFF_FFFF), np.uint64(0xFFFF_FFFF_FFFF_FF3F))
-_VERSION_4 = (np.uint64(0x0040_0000_0000_0000), np.uint64(0x80))
+_KEPT = (0xFF0F_FFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF_FF3F)
+_VERSION_4 = (0x0040_0000_0000_0000, 0x80)
 
 
 def random_uuids(count: int, random_bytes: RandomBytes) -> tuple[Array, Array]:

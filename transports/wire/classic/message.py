@@ -12,13 +12,12 @@ a loop some 2 us a message.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xxhash
 
-from whippet.storage.batch import FRAME_BYTES
+from whippet.storage.lazy_numpy import np
 from whippet.transports.wire.classic.dialect import LONG, SHORT
 
 FEW = 12
@@ -34,7 +33,10 @@ NO_ID = bytes(16)
 COPIED_BYTES_MAX = 512
 PIECES_MAX = 16_384
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+else:
+    Array = Any
 checksum_of = xxhash.xxh3_64_intdigest
 
 _HEAD_FIELDS: dict[str, Any] = {
@@ -59,10 +61,6 @@ def frame_type(size: int) -> np.dtype[Any]:
     return np.dtype({**_FRAME_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]
 
 
-HEAD_TYPES = {SHORT: head_type(SHORT), LONG: head_type(LONG)}
-FRAME_TYPE = frame_type(FRAME_BYTES)
-
-
 def windows(octets: Any, size: int) -> Array:
     """The `size` bytes at every position, as items to gather from or to scatter to: one memcpy for each item."""
     return np.ndarray((len(octets) - size + 1,), dtype=f"V{size}", buffer=octets, strides=(1,))
@@ -73,12 +71,17 @@ def rows(octets: Any, at: int, count: int, stride: int, width: int) -> Array:
     return np.ndarray((count, width), dtype=np.uint8, buffer=octets, offset=at, strides=(stride, 1))
 
 
-_COUNTING = np.arange(1024, dtype=np.int64)
+_COUNTED = 1024
+
+
+@cache
+def _count() -> Array:
+    return np.arange(_COUNTED, dtype=np.int64)
 
 
 def counting(count: int) -> Array:
     """Returns 0, 1, 2 ... ; read-only."""
-    return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.int64)
+    return _count()[:count] if count <= _COUNTED else np.arange(count, dtype=np.int64)
 
 
 def gathered(first: bytes, view: memoryview, starts: list[int], ends: list[int]) -> bytearray:

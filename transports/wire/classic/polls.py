@@ -8,11 +8,10 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 
-import numpy as np
-
 from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME_BYTES, Readable
+from whippet.storage.lazy_numpy import np
 from whippet.storage.single_batch import Single
 from whippet.transports.wire.classic import batching, unbatching, userheaders
 from whippet.transports.wire.classic.batching import Made, Place
@@ -20,7 +19,6 @@ from whippet.transports.wire.classic.dialect import LONG, SHORT
 from whippet.transports.wire.classic.message import (
     FEW,
     HEAD,
-    HEAD_TYPES,
     LENGTHS,
     LENGTHS_AT,
     Array,
@@ -81,7 +79,7 @@ def _heads(area: memoryview, count: int, header_size: int) -> tuple[Array, Array
     if position != len(area):
         raise _cut_off()
     bounds = np.array(found, dtype=np.int64)
-    return windows(area, header_size)[bounds[:-1]].view(HEAD_TYPES[header_size]), bounds[:-1], bounds[1:]
+    return windows(area, header_size)[bounds[:-1]].view(head_type(header_size)), bounds[:-1], bounds[1:]
 
 
 def _cut_off() -> CommandError:

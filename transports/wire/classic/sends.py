@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import partial
-from typing import NoReturn
-
-import numpy as np
+from functools import cache, partial
+from typing import Any, NoReturn
 
 from whippet.app.commands.requests import SendMessages
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Limits, Readable
+from whippet.storage.lazy_numpy import np
 from whippet.storage.single_batch import Single
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import batching, unbatching, userheaders
@@ -28,7 +27,6 @@ from whippet.transports.wire.classic.dialect import LONG, SHORT, Dialect
 from whippet.transports.wire.classic.message import (
     FEW,
     HEAD,
-    HEAD_TYPES,
     LENGTHS,
     LENGTHS_AT,
     NO_ID,
@@ -43,7 +41,11 @@ LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_
 
 INDEX = struct.Struct("<IIQ")
 INDEX_BYTES = 16
-_INDEX_TYPE = np.dtype([("offset", "<u4"), ("position", "<u4"), ("timestamp", "<u8")])
+
+
+@cache
+def _index_type() -> np.dtype[Any]:
+    return np.dtype([("offset", "<u4"), ("position", "<u4"), ("timestamp", "<u8")])
 
 
 def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, limits: Limits = LIMITS) -> SendMessages:
@@ -171,16 +173,16 @@ def _many(
         if header_size == SHORT and heads["headers"].any():
             return batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
         return batching.uniform(area, heads, header_size, random_bytes)
-    table = np.frombuffer(index, dtype=_INDEX_TYPE)
+    table = np.frombuffer(index, dtype=_index_type())
     ends = table["position"].astype(np.int64)
     if table["offset"].any() or ends[-1] > len(area) or ends[-1] < ends[-2]:
         return None
     ends[-1] = len(area)
-    starts = np.concatenate((_ZERO, ends[:-1]))
+    starts = np.concatenate((_zero(), ends[:-1]))
     sizes = ends - starts
     if (sizes < header_size).any():
         return None
-    heads = windows(area, header_size)[starts].view(HEAD_TYPES[header_size])
+    heads = windows(area, header_size)[starts].view(head_type(header_size))
     if not _good(heads, sizes - header_size, limits):
         return None
     if header_size == SHORT and heads["headers"].any():
@@ -188,7 +190,9 @@ def _many(
     return batching.mixed(area, heads, starts, ends, header_size, random_bytes)
 
 
-_ZERO = np.zeros(1, dtype=np.int64)
+@cache
+def _zero() -> Array:
+    return np.zeros(1, dtype=np.int64)
 
 
 def _good(heads: Array, bodies: Array | int, limits: Limits) -> bool:
@@ -213,7 +217,7 @@ def encode(request: SendMessages, header_size: int) -> bytes:
     buffers = unbatching.unsent(request.batches, header_size)
     area = buffers[0] if len(buffers) == 1 else b"".join(buffers)
     positions = _ends(area, header_size)
-    index = np.zeros(len(positions), dtype=_INDEX_TYPE)
+    index = np.zeros(len(positions), dtype=_index_type())
     index["position"] = positions
     return b"".join((destination.write(request, len(positions)), index.tobytes(), area))
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-import numpy as np
 import xxhash
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Readable
+from whippet.storage.lazy_numpy import np
 from whippet.transports.wire.classic import userheaders
 from whippet.transports.wire.classic.dialect import SHORT
 from whippet.transports.wire.classic.message import (
     AFTER_CHECKSUM,
     CHECKSUM,
     FEW,
-    FRAME_TYPE,
-    HEAD_TYPES,
     LENGTHS,
     Array,
     checksum_of,
@@ -161,7 +159,7 @@ def _many(head: Head, frames: memoryview, header_size: int, placed: bool) -> Rea
                 return None
             return _uniform(head, frames, heads, header_size, placed)
     starts = _starts(frames, count)
-    heads = windows(frames, FRAME_BYTES)[starts].view(FRAME_TYPE)
+    heads = windows(frames, FRAME_BYTES)[starts].view(frame_type(FRAME_BYTES))
     if header_size == SHORT and heads["headers"].any():
         return None
     return _mixed(head, frames, heads, starts, header_size, placed)
@@ -209,7 +207,7 @@ def _mixed(head: Head, frames: memoryview, heads: Array, starts: Array, header_s
     first = bytes(more) + frames[: bounds[1]]
     out = gathered(first, frames, (starts[1:] - more).tolist(), bounds[2:])
     positions = starts + counting(count) * more
-    made = np.zeros(count, dtype=HEAD_TYPES[header_size])
+    made = np.zeros(count, dtype=head_type(header_size))
     _fill(made, head, heads, placed)
     windows(out, header_size)[positions] = made.view(f"V{header_size}")
     if placed:
