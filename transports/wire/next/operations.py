@@ -18,6 +18,6 @@ RETIRED = frozenset({14, 35, 102, 103, 104, 123, 204, 205, 304, 305})
 CODES = {operation: code for operation, code in modern.CODES.items() if code not in RETIRED} | {150: UPDATE_RESOURCE}
 OF_CODE = {code: operation for operation, code in CODES.items()}
 
-PARTITION_OPERATIONS = frozenset({160, 161, 162})
+PARTITION_OPERATIONS = modern.OF_ONE_PARTITION
 PARTITION_CODES = frozenset({100, 106, 120})
 """Requests for one partition, whose header holds its incarnation."""

@@ -402,9 +402,11 @@ def test_damage_in_the_store_is_an_error_with_a_number(count: int) -> None:
     shorter[256 + 36] -= 1
     nothing = bytearray(batch)
     nothing[32:40] = bytes(8)
-    half_a_header = bytearray(batch + bytes(47))
-    struct.pack_into("<QQI", half_a_header, 32, len(half_a_header), 0, count + 1)
-    for damaged in (longer, shorter, nothing, half_a_header, batch[:-1], batch[:256], batch[:100], batch + b"x"):
+    headers_cut_off = [bytearray(batch + bytes(left)) for left in (10, 47)]
+    for each in headers_cut_off:
+        struct.pack_into("<QQI", each, 32, len(each), 0, count + 1)
+    wrong: list[bytes | bytearray] = [longer, shorter, nothing, *headers_cut_off]
+    for damaged in (*wrong, batch[:-1], batch[:256], batch[:100], batch + b"x"):
         with pytest.raises(CommandError):
             unbatching.messages_of([damaged], 64)
 
