@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import importlib.util
+import os
+import signal
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whippet.app.cli import exit_codes
 from whippet.app.cli.remote import destination
 from whippet.app.cli.remote.failures import Failure, UsageFailure
 from whippet.app.cli.remote.framework import Located, connect
@@ -78,9 +83,17 @@ async def serve(
             allowed=EVERYTHING if allow_writes else READ_ONLY | {Group(each) for each in allow or ()},
         )
         server = protocol.create(lambda request: work)
-        async with stdio_server() as (received, sent):
-            await server.run(received, sent, server.create_initialization_options())
-    return 0
+        # The package reads in a thread, for which a task that is cancelled would wait until the next line.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, exit_codes.INTERRUPTED)
+        if sys.stdin.isatty():
+            on.note("this speaks JSON with an assistant that starts it; Ctrl-C ends it (docs/mcp.md)")
+        code = exit_codes.DONE
+        try:
+            async with stdio_server() as (received, sent):
+                await server.run(received, sent, server.create_initialization_options())
+        except* BrokenPipeError:
+            code = exit_codes.PIPE_CLOSED
+    return code
 
 
 async def _owner(client: Client) -> str:

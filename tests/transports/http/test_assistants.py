@@ -157,11 +157,15 @@ async def test_a_request_needs_a_token_that_is_valid(tmp_path: Path) -> None:
         assert (stranger.status_code, stranger.json()["code"]) == (401, "access_token_missing")
         assert stranger.headers["www-authenticate"] == "Bearer"
         assert (await desk.call("get_streams"))["total"] == 0
+        given = {"name": "an-hour", "expiry": 3_600_000_000}
+        personal = Desk(Caller(world.client, (await world.root.post("/personal-access-tokens", given))["token"]))
+        assert (await personal.call("get_streams"))["total"] == 0
         wrong = Caller(world.client, "a.b.c")
         assert (await Desk(wrong).post(b"{}")).status_code == 401
         world.clock.now += 7200 * 1_000_000
-        ended = await desk.post(b"{}")
-        assert (ended.status_code, ended.json()["code"]) == (401, "unauthenticated")
+        for each in (desk, personal):
+            ended = await each.post(b"{}")
+            assert (ended.status_code, ended.json()["code"]) == (401, "unauthenticated")
 
 
 async def test_only_tools_that_read_are_offered_unless_the_configuration_says_otherwise(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from mcp import MCPError
 
 from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
+from tests.app.cli.remote.support.terminal import INTERRUPT, PROGRAM, terminal
 from tests.app.mcp.support.assistants import over_stdio
 from tests.app.support.process import Gateway, starting
 from whippet.app.mcp import tools
 
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 ROOT = {"WHIPPET_USERNAME": USER, "WHIPPET_PASSWORD": PASSWORD}
 
 
@@ -124,3 +127,30 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(
     assert "refused the login" in whippet("mcp", code=4).err
     monkeypatch.setitem(sys.modules, "mcp", None)
     assert "pip install 'whippet-gateway[mcp]'" in whippet("mcp", code=1).err
+
+
+def test_ctrl_c_ends_it_at_once_at_a_terminal(whippet: Whippet) -> None:
+    with terminal("mcp") as shown:
+        shown.expect("this speaks JSON with an assistant")
+        shown.type(INTERRUPT)
+        assert shown.end() == 130
+
+
+def test_it_ends_quietly_with_the_assistant(whippet: Whippet) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"\xff\xfe\nno JSON\n[]\n" + b"[" * 100_000 + b"\n" + PING)
+        process.stdin.flush()
+        assert process.stdout.readline() == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
+        process.stdout.close()
+        process.stdin.write(PING)
+        process.stdin.close()
+        # The end of the input may be noticed first.
+        assert process.wait(30) in (0, 141)
+        assert process.stderr.read() == b""
+    ended = subprocess.run([*PROGRAM, "mcp"], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
