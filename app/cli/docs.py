@@ -107,7 +107,7 @@ for terminals, and `NO_COLOR` turns them off. Commands that delete ask first; wi
 | --- | --- |
 | 0 | done |
 | 1 | failed |
-| 2 | wrong usage; the server was not asked |
+| 2 | wrong usage, or a mistake in a file that is named; nothing was changed |
 | 3 | what was named does not exist |
 | 4 | the server refused: no permission, wrong credentials, or a value that it does not accept |
 | 5 | the server cannot be reached |
@@ -173,8 +173,9 @@ def _section(subcommand: Subcommand) -> str:
 
 
 def own_parameters(command: click.Command) -> list[click.Parameter]:
-    """Returns the parameters that not every command has."""
-    return [each for each in command.params if not (each.name or "").startswith("common_") and each.name != "help"]
+    """Returns the parameters that not every command has, without those that are only there to be refused."""
+    own = [each for each in command.params if not (each.name or "").startswith("common_") and each.name != "help"]
+    return [each for each in own if not getattr(each, "hidden", False)]
 
 
 def _aliases(subcommand: Subcommand) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 DONE = 0
 FAILED = 1
 USAGE = 2
-"""Something is wrong with the command line or with a file that it names; the server was not asked."""
+"""Something is wrong with the command line or with a file that it names; nothing was changed."""
 NOT_FOUND = 3
 REFUSED = 4
 """The server refused the login or has no permission for this."""

@@ -43,9 +43,7 @@ def run(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(
-            help="the key itself: every user of this machine can see it while the command runs; prefer --key-file"
-        ),
+        typer.Option(help=f"refused, because others would see the key: use --key-file or {KEY_VARIABLE}", hidden=True),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as a JSON object")] = False,
 ) -> int:
@@ -53,8 +51,10 @@ def run(
     0.9 into a data folder of Whippet that no gateway has open. Everything is imported at once or not at all, the
     source is only read, and what could not be imported is reported: exit code 0 if that is nothing, 1 if it is
     something, 2 if nothing was imported."""
-    if key_file and key:
-        raise click.UsageError("--key-file and --key exclude each other")
+    if key is not None:
+        raise click.UsageError(
+            f"every user of this machine can see an argument: put the key into a --key-file, or into {KEY_VARIABLE}"
+        )
     try:
         loaded = load(os.environ, os.getcwd())
         options = with_keys(store_options(loaded.config), loaded.config)
@@ -64,7 +64,7 @@ def run(
             path,
             options,
             now_us,
-            cipher=_cipher(key_file, key),
+            cipher=_cipher(key_file),
             root=_root(loaded.environment),
             progress=_Progress(),
         )
@@ -88,11 +88,11 @@ def _root(environment: Mapping[str, str]) -> Root:
     return Root(DEFAULT_NAME if name is None else str(name), None if password is None else str(password))
 
 
-def _cipher(key_file: str | None, key: str | None) -> Cipher | None:
+def _cipher(key_file: str | None) -> Cipher | None:
     if key_file:
         with open(key_file, encoding="utf-8") as file:
             return cipher_of(file.read())
-    text = key or os.environ.get(KEY_VARIABLE)
+    text = os.environ.get(KEY_VARIABLE)
     return cipher_of(text) if text else None
 
 

@@ -39,7 +39,15 @@ def create(
     token_file: TokenFile = None,
 ) -> Done:
     """The first context is in use at once. `whippet login` gives it a token."""
+    from whippet.app.client.address import parse  # noqa: PLC0415 -- not for --help
+
+    if not name or "/" in name or not name.isprintable():
+        raise UsageFailure(f"{name!r} cannot be the name of a context: it has slashes, control characters, or nothing")
     found = destination.without_secrets(server, "--server")
+    try:
+        parse(found.server)
+    except ValueError as error:
+        raise UsageFailure(f"--server {found.server}: {error}") from None
     if token_file and (username or password_file):
         raise UsageFailure("--token-file excludes --username and --password-file")
     if password_file and not username:
@@ -65,7 +73,7 @@ def list_all(on: Local) -> list[rows.Context]:
 
 def show(on: Local, name: MaybeName = None) -> rows.Context:
     known = contexts.read()
-    wanted = name or known.current
+    wanted = known.current if name is None else name
     if wanted is None:
         raise NotFound("no context is in use; `whippet context create` makes one")
     if wanted not in known.contexts:

@@ -151,6 +151,8 @@ def _password_of(username: str) -> str | None:
 def _asked(found: Found) -> Found:
     username = found.username
     if not sys.stdin.isatty():
+        if username is not None:
+            raise Failure(f"no password of {username}: use --password-file, or set WHIPPET_PASSWORD")
         raise Failure(
             "no credentials: run `whippet login`, or set WHIPPET_USERNAME and WHIPPET_PASSWORD, or WHIPPET_TOKEN"
         )

@@ -138,7 +138,13 @@ def as_command(function: Callable[..., Any]) -> Callable[..., int]:
         ),
     ]
 
+    options = {each.name: option for each in parameters if (option := _option_of(each.name, each.annotation))}
+
     def command(**arguments: Any) -> int:
+        for name, option in options.items():
+            if arguments.get(name) == "":
+                # Such as a variable of a script that is not set: what the option is for must not just be left out.
+                return _fail(f"{option} is empty", exit_codes.USAGE)
         form, yes = arguments.pop("common_output"), arguments.pop("common_yes")
         given = destination.Given(**{name.removeprefix("common_"): arguments.pop(name, None) for name in CONNECTION})
         on = kind(given, form, yes=yes)
@@ -150,6 +156,17 @@ def as_command(function: Callable[..., Any]) -> Callable[..., int]:
     command.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": int}
     command.__doc__ = function.__doc__
     return command
+
+
+def _option_of(parameter: str, annotation: Any) -> str | None:
+    """Returns the long name of an option; None for an argument."""
+    for meta in get_args(annotation)[1:]:
+        if isinstance(meta, typer.models.OptionInfo):
+            derived = f"--{parameter.replace('_', '-')}"
+            # In an annotation, typer takes the first name for the default.
+            names = (meta.default, *(meta.param_decls or ()))
+            return next((name for name in names if isinstance(name, str) and name.startswith("--")), derived)
+    return None
 
 
 CONNECTION: dict[str, tuple[Any, Any]] = {
@@ -179,6 +196,9 @@ def execute(on: Local, function: Callable[..., Any], arguments: dict[str, Any]) 
         raise
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), exit_codes.FAILED)
+    except UnicodeEncodeError:
+        # It may be a secret: it is not shown.
+        return _fail("a name or a text that was given is not UTF-8", exit_codes.USAGE)
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception as error:
@@ -236,6 +256,9 @@ def explained(error: CommandError) -> tuple[str, int]:
     from whippet.app.errors import TABLE, Code  # noqa: PLC0415
 
     sentence = str(error).rstrip(".")
+    if error.code is Code.INVALID_NUMBER_VALUE:
+        # Found while the request was encoded.
+        return "a number is too large: partitions and counts have 32 bits, offsets and times 64", exit_codes.USAGE
     if isinstance(error, Disconnected):
         advice = {
             Code.CANNOT_ESTABLISH_CONNECTION: "is the server running, and is this its address (--server)?",
@@ -254,9 +277,18 @@ ADVICE = {
 }
 
 
+ID_MAX = 2**32 - 1
+
+
 def identifier(text: str) -> int | str:
     """A number is an id, everything else is a name."""
-    return int(text) if text.isascii() and text.isdecimal() else text
+    if not text:
+        raise UsageFailure("a name or an id is empty")
+    if not (text.isascii() and text.isdecimal()):
+        return text
+    if len(text) > len(str(ID_MAX)) or int(text) > ID_MAX:
+        raise UsageFailure(f"{text[:40]} is no id: the largest is {ID_MAX}")
+    return int(text)
 
 
 def required(found: Any, what: str, advice: str) -> Any:

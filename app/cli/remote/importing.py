@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from whippet.app.cli.remote import rows
-from whippet.app.cli.remote.failures import UsageFailure
+from whippet.app.cli.remote.failures import Failure, UsageFailure
 from whippet.app.cli.remote.framework import Online, required
 from whippet.app.cli.remote.reading import Place, split
 from whippet.app.cli.remote.topic_formats import Form, form_of
@@ -56,8 +56,11 @@ async def import_topic(
             _check_partition(record, partition, partitions, f"{file}, message {number}", topic)
             await sender.add(record, record.partition_id if partition is None else partition)
         await sender.finish()
-    except BaseException:
+    except BaseException as error:
         await sender.give_up()
+        if isinstance(error, UsageFailure) and sender.messages:
+            # The server was asked: this is more than wrong usage.
+            raise Failure(str(error)) from None
         raise
     return rows.Sent(sender.messages, sender.size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,9 +72,12 @@ async def send(
         partitioning = to_partition(partition_id)
     elif message_key is not None:
         partitioning = by_key(checked_key(message_key))
+    if messages and "" in messages:
+        raise UsageFailure("a message must not be empty")
     block = parse(headers or ())
     sent = size = 0
-    for payloads in batches_of([text.encode() for text in messages] if messages else _lines(input_file)):
+    # An argument may have any bytes.
+    for payloads in batches_of([os.fsencode(text) for text in messages] if messages else _lines(input_file)):
         batch = [Message(payload, user_headers=block) for payload in payloads] if block else payloads
         await on.client.send_messages(identifier(stream), identifier(topic), batch, partitioning)
         sent += len(payloads)

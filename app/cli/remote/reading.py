@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ import msgspec
 import typer
 
 from whippet.app.cli.remote import destination, json_text, name_completion, output, starts
+from whippet.app.cli.remote.activity import end_of
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Located, Online, connect, identifier, required
 from whippet.app.cli.remote.messages import row_of
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from whippet.app.commands.requests import Strategy
     from whippet.app.commands.responses import Polled
 
+REFRESH_S = 5.0
+"""How often a tail looks for new partitions."""
 IDLE_S = 0.1
 """The protocol has no long polls: after the last message, the server is asked again this often."""
 NAME = "whippet"
@@ -72,14 +76,18 @@ async def tail(
     if group is not None:
         if partition is not None or begin != "end":
             raise UsageFailure("--group continues after the group's offsets: it excludes --from and --partition")
-        async with await connect(destination.find(on.given)) as client:
+        async with await connect(destination.find(on.given), reconnect=Reconnect(None)) as client:
             await _read_as_member(client, place, group, printer)
         return
     async with await connect(destination.find(on.given), reconnect=Reconnect(None)) as client:
         reader = await _Reader.of(client, topic, place, partition, start)
+        refreshed = time.monotonic()
         while not printer.is_full:
             if not await reader.round(printer):
                 await asyncio.sleep(IDLE_S)
+            if partition is None and time.monotonic() - refreshed >= REFRESH_S:
+                await reader.add_new_partitions()
+                refreshed = time.monotonic()
 
 
 async def cat(
@@ -90,9 +98,9 @@ async def cat(
     condition: Filter = None,
     limit: Many = None,
 ) -> None:
-    """Prints what is there now, and ends."""
+    """Prints what is there now, and ends, also if more arrives meanwhile."""
     printer = _Printer(on.form, condition, limit)
-    reader = await _Reader.of(on.client, topic, split(topic), partition, starts.parse(begin))
+    reader = await _Reader.of(on.client, topic, split(topic), partition, starts.parse(begin), ends=True)
     while not printer.is_full and await reader.round(printer):
         pass
 
@@ -114,7 +122,7 @@ class _Printer:
         from whippet.app.cli.remote import filters  # noqa: PLC0415
 
         self._as_rows = form in (output.Format.JSON, output.Format.NDJSON)
-        self._holds: Callable[[bytes], bool] | None = filters.parse(condition) if condition else None
+        self._holds: Callable[[bytes], bool] | None = filters.parse(condition) if condition is not None else None
         self._left = limit
         self._escapes = sys.stdout.isatty()
         self._colours = output.is_colourful(sys.stdout)
@@ -154,12 +162,20 @@ class _Reader:
     def __init__(
         self,
         client: Client,
+        name: str,
         place: tuple[int | str, int | str],
         positions: dict[int, tuple[Strategy, int]],
+        ends: dict[int, int] | None,
     ) -> None:
         self._client = client
+        self._name = name
         self._place = place
         self._positions = positions
+        self._ends = ends
+        """Where to stop: the offsets after the last messages."""
+        self._reached: set[int] = set()
+        """The partitions whose position was once the end, or after a message: an offset from the user may be one that
+        comes."""
 
     @classmethod
     async def of(
@@ -169,6 +185,8 @@ class _Reader:
         place: tuple[int | str, int | str],
         partition: int | None,
         start: tuple[Strategy, int] | None,
+        *,
+        ends: bool = False,
     ) -> _Reader:
         advice = f"`whippet topic list {place[0]}` shows those that there are"
         found = required(await client.get_topic(*place), f"the topic {name}", advice)
@@ -176,11 +194,25 @@ class _Reader:
         if partition is not None and partition not in every:
             required(None, f"partition {partition} of {name}", f"it has {len(every)}")
         chosen = every if partition is None else [partition]
-        ends = {each: start or (await _end(client, place, each), MANY) for each in chosen}
-        return cls(client, place, ends)
+        positions = {each: start or (await _end(client, place, each), MANY) for each in chosen}
+        stops = {each.id: end_of(each) for each in found.partitions} if ends else None
+        reader = cls(client, name, place, positions, stops)
+        if start is None:
+            reader._reached.update(chosen)
+        return reader
+
+    async def add_new_partitions(self) -> None:
+        """They are read from their first message on."""
+        from whippet.app.client.commands import FIRST  # noqa: PLC0415
+
+        found = required(await self._client.get_topic(*self._place), f"the topic {self._name}", "it is gone")
+        for each in found.partitions:
+            self._positions.setdefault(each.id, (FIRST, MANY))
 
     async def round(self, printer: _Printer) -> bool:
         """Polls every partition once, and returns False if there was nothing."""
+        from whippet.app.client.commands import FIRST  # noqa: PLC0415
+
         polls = [
             _poll(self._client, self._place, each, strategy, count)
             for each, (strategy, count) in self._positions.items()
@@ -189,8 +221,16 @@ class _Reader:
         for each, polled in zip(list(self._positions), await asyncio.gather(*polls), strict=True):
             if polled.messages_count:
                 any_messages = True
-                self._positions[each] = _after(polled)
-                printer.show(_received(polled))
+                self._reached.add(each)
+                after, _ = self._positions[each] = _after(polled)
+                end = after.value + 1 if self._ends is None else self._ends[each]
+                printer.show(message for message in _received(polled) if message.offset < end)
+                if after.value >= end:
+                    del self._positions[each]
+            elif each in self._reached and self._positions[each][0].value > polled.current_offset + 1:
+                # The partition was purged: its offsets start from 0 again.
+                self._reached.discard(each)
+                self._positions[each] = FIRST, MANY
         return any_messages
 
 

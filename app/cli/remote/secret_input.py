@@ -14,11 +14,15 @@ from whippet.app.cli.remote.waiting import interruptible
 
 def read_file(path: str) -> str:
     """Returns the first line of a file; `-` is standard input."""
-    if path == "-":
-        line = sys.stdin.readline()
-    else:
-        with open(path, encoding="utf-8") as file:
-            line = file.readline()
+    try:
+        if path == "-":
+            with interruptible():
+                line = sys.stdin.readline()
+        else:
+            with open(path, encoding="utf-8") as file:
+                line = file.readline()
+    except UnicodeDecodeError:
+        raise UsageFailure(f"{'standard input' if path == '-' else path} is not UTF-8") from None
     secret = line.rstrip("\r\n")
     if not secret:
         raise UsageFailure(f"{'standard input' if path == '-' else path} has no secret in its first line")

@@ -75,6 +75,8 @@ async def snapshot(
 ) -> rows.Snapshot:
     """The archive describes the server and its machine, for problem reports. It has no messages and no secrets."""
     wanted = [name for part in parts or ["all"] for name in part.replace(",", " ").split()]
+    if not wanted:
+        raise UsageFailure(f"--snapshot-types names no part: choose from {', '.join(SNAPSHOT_PARTS)}")
     for name in wanted:
         if name not in SNAPSHOT_PARTS:
             raise UsageFailure(f"there is no part {name!r} of a snapshot: choose from {', '.join(SNAPSHOT_PARTS)}")

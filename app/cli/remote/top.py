@@ -45,6 +45,8 @@ async def top(
     from whippet.app.client import Reconnect  # noqa: PLC0415 -- not for --help
 
     seconds = _seconds(interval)
+    if metrics is not None and "@" in metrics:
+        raise UsageFailure("--metrics must not have a user or a password: other users of this machine could see it")
     found = destination.find(on.given)
     is_live = on.form is output.Format.TABLE and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "dumb")
     reconnect = Reconnect(None, min(seconds, 1.0)) if is_live else None

@@ -90,7 +90,7 @@ def test_the_password_of_another_user_is_not_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WHIPPET_PASSWORD", "for anybody")
     assert find(Given(username="ann")).password == "for anybody"
     monkeypatch.setenv("WHIPPET_USERNAME", "bob")
-    with pytest.raises(Failure, match="whippet login"):
+    with pytest.raises(Failure, match="no password of ann"):
         find(Given(username="ann"))
 
 

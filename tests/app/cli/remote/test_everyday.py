@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.cli.remote.support.commands import Whippet
-from whippet.app.cli.remote import filters, sending, starts
+from tests.app.cli.remote.support.commands import PASSWORD, USER, Whippet
+from tests.app.support.process import starting
+from whippet.app.cli.main import main
+from whippet.app.cli.remote import filters, reading, sending, starts
 from whippet.app.cli.remote.failures import UsageFailure
+from whippet.app.client import Received
 
 DEADLINE_S = 60
 PROGRAM = [sys.executable, "-m", "whippet.app.cli.main"]
@@ -89,8 +92,9 @@ def test_a_key_that_is_too_long_or_empty_is_refused(
     key: str, whippet: Whippet, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, b"text")
-    assert "1 to 255 bytes" in whippet("send", topic, "--key", key, code=2).err
-    assert "1 to 255 bytes" in whippet("message", "send", "every", "day", "text", "--message-key", key, code=2).err
+    reason = "1 to 255 bytes" if key else "key is empty"
+    assert reason in whippet("send", topic, "--key", key, code=2).err
+    assert reason in whippet("message", "send", "every", "day", "text", "--message-key", key, code=2).err
 
 
 def test_messages_with_the_same_key_share_a_partition(
@@ -285,3 +289,71 @@ def test_an_invalid_filter_or_start_is_refused() -> None:
     for text in ("-0", "-x", "5 parsecs-ago", ""):
         with pytest.raises(UsageFailure, match="no place to begin"):
             starts.parse(text)
+
+
+def test_a_tail_goes_on_after_a_purge_and_in_new_partitions(whippet: Whippet, topic: str) -> None:
+    code = (
+        "from whippet.app.cli.remote import reading; reading.REFRESH_S = 0; import whippet.app.cli.main as m; m.main()"
+    )
+    whippet("message", "send", "every", "day", *(["before"] * 3), "-p", "0")
+    tail = subprocess.Popen(
+        [sys.executable, "-c", code, "tail", topic, "--from", "first"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert tail.stdout
+        assert [tail.stdout.readline() for _ in range(3)] == ["before\n"] * 3
+        whippet("topic", "purge", "every", "day", "--yes")
+        whippet("partition", "create", "every", "day", "1")
+        whippet("message", "send", "every", "day", "new", "-p", "2")
+        assert tail.stdout.readline() == "new\n"
+        # It has seen by then that partition 0 was purged: it polls all at once.
+        whippet("message", "send", "every", "day", "after", "-p", "0")
+        assert tail.stdout.readline() == "after\n"
+    finally:
+        tail.kill()
+        tail.communicate()
+
+
+def test_a_cat_ends_although_more_arrives(whippet: Whippet, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whippet("message", "send", "every", "day", "one", "two", "-p", "0")
+    show = reading._Printer.show
+
+    def show_and_send(printer: reading._Printer, messages: Iterator[Received]) -> None:
+        show(printer, messages)
+        subprocess.run(
+            [*PROGRAM, "message", "send", "every", "day", "more", "-p", "0"], check=True, capture_output=True
+        )
+
+    monkeypatch.setattr(reading._Printer, "show", show_and_send)
+    monkeypatch.setattr(reading, "MANY", 1)
+    assert whippet("cat", topic, "--from", "0").out == "one\ntwo\n"
+
+
+def test_a_member_goes_on_after_a_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHIPPET_USERNAME", USER)
+    monkeypatch.setenv("WHIPPET_PASSWORD", PASSWORD)
+    root = {"IGGY_ROOT_USERNAME": USER, "IGGY_ROOT_PASSWORD": PASSWORD}
+    with starting(tmp_path / "data") as start:
+        first = start(**root)
+        address = first.line(r"tcp://(\S+)").group(1)
+        monkeypatch.setenv("WHIPPET_SERVER", f"iggy://{address}")
+
+        def call(*words: str) -> None:
+            assert main(list(words)) == 0
+
+        call("stream", "create", "s")
+        call("topic", "create", "s", "t")
+        call("message", "send", "s", "t", "one")
+        tail = subprocess.Popen([*PROGRAM, "tail", "s/t", "-g", "g"], stdout=subprocess.PIPE, text=True)
+        try:
+            assert tail.stdout
+            assert tail.stdout.readline() == "one\n"
+            first.process.kill()
+            first.end()
+            start(**root, IGGY_TCP_ADDRESS=address).line(r"tcp://(\S+)")
+            call("message", "send", "s", "t", "two")
+            # The last message counts as processed only when the next one is requested.
+            assert tail.stdout.readline() in ("one\n", "two\n")
+        finally:
+            tail.kill()
+            tail.communicate()
