@@ -104,6 +104,8 @@ def refusal(answer: Answer) -> CommandError:
         number, name, reason = body["id"], body["code"], str(body["reason"])
     except (msgspec.DecodeError, KeyError, TypeError):
         sentence = f"HTTP status {answer.status} without an explanation: is this the address of a server's HTTP API?"
+        if answer.status == UNAVAILABLE:
+            return Disconnected(detail=sentence)
         return CommandError(Code.ERROR, sentence)
     try:
         code = Code(number)

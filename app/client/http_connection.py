@@ -93,6 +93,10 @@ class HttpConnection(asyncio.Protocol):
             future: asyncio.Future[Any] = self._loop.create_future()
             future.set_exception(refused)
             return future
+        if type(request) is requests.Ping and self._token is not None:
+            # A lease that has lapsed is noticed by the next poll.
+            for renewal in self.leases.renew():
+                self._begin(renewal).add_done_callback(_ignore)
         return self._begin(exchange, none_if_missing=type(request) in QUERIES)
 
     async def drained(self) -> None:

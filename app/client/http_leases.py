@@ -87,6 +87,10 @@ class Leases:
     def owns(self, key: Key, partition_id: int | None) -> bool:
         return partition_id in self._known(key).owned
 
+    def renew(self) -> list[Exchange]:
+        """Returns what keeps all memberships while their members are busy with messages."""
+        return [self._join(key) for key in self._leases]
+
     def give_back(self) -> list[Exchange]:
         """Returns what ends all memberships."""
         return [self._leave(key) for key in list(self._leases)]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 REFRESH_S = 5.0
 """How often a tail looks for new partitions."""
 IDLE_S = 0.1
+RECONNECT_S_MAX = 5.0
 """The protocol has no long polls: after the last message, the server is asked again this often."""
 NAME = "whippet"
 """The consumer of the polls. No offsets are stored."""
@@ -79,7 +80,9 @@ async def tail(
         async with await connect(destination.find(on.given), reconnect=Reconnect(None)) as client:
             await _read_as_member(client, place, group, printer)
         return
-    async with await connect(destination.find(on.given), reconnect=Reconnect(None)) as client:
+    async with await connect(
+        destination.find(on.given), reconnect=Reconnect(None, interval_max_s=RECONNECT_S_MAX)
+    ) as client:
         reader = await _Reader.of(client, topic, place, partition, start)
         refreshed = time.monotonic()
         while not printer.is_full:

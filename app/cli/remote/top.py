@@ -49,7 +49,8 @@ async def top(
         raise UsageFailure("--metrics must not have a user or a password: other users of this machine could see it")
     found = destination.find(on.given)
     is_live = on.form is output.Format.TABLE and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "dumb")
-    reconnect = Reconnect(None, min(seconds, 1.0)) if is_live else None
+    pause = min(seconds, 1.0)
+    reconnect = Reconnect(None, pause, pause) if is_live else None
     async with await connect(found, reconnect=reconnect) as client:
         if is_live:
             await _live(client, found.server, seconds, count, metrics)

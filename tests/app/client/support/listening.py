@@ -63,10 +63,10 @@ class OverQuic:
 class OverHttp:
     async def listen(self, gateway: Gateway, store: Store, port: int, tls: ssl.SSLContext | None) -> None:
         tokens = await AccessTokens.open(gateway.config.http.jwt, store.options.path, gateway.users, gateway.clock)
-        self._api = Api(gateway, tokens)
-        app, address = application.Application(self._api), Address("127.0.0.1", port)
+        self.api = Api(gateway, tokens)
+        app, address = application.Application(self.api), Address("127.0.0.1", port)
         self._server = await http_server.start(app, address, gateway.config.http.limits, HANGS_S, tls)
-        self._server.listener.budgets = self._api.budgets
+        self._server.listener.budgets = self.api.budgets
         self.port = self._server.address.port
 
     def cut(self) -> None:
@@ -74,9 +74,9 @@ class OverHttp:
             connection.transport.abort()
 
     async def stop(self) -> None:
-        self._api.drain()
+        self.api.drain()
         await self._server.stop()
-        await self._api.close()
+        await self.api.close()
 
 
 class OverWebsocket:

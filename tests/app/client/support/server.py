@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tests.app.access.support.world import ROOT, gateway_on
-from tests.app.client.support.listening import OVER
+from tests.app.client.support.listening import OVER, OverHttp
 from whippet.app.client import Client, Reconnect
 from whippet.storage.files import Files
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
+from whippet.transports.http.api import Api
 
 SOON = Reconnect(interval_s=0.001)
 
@@ -47,6 +48,12 @@ class Server:
         await self._listening.stop()
         self.gateway.users.close()
         await self.store.close()
+
+    @property
+    def api(self) -> Api:
+        """That of the listener for HTTP."""
+        assert isinstance(self._listening, OverHttp)
+        return self._listening.api
 
     def cut(self) -> None:
         """Aborts all connections, as if their cables were cut."""
