@@ -256,18 +256,18 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("body", HOSTILE, ids=lambda body: body[:40].decode("latin-1"))
 @pytest.mark.parametrize("version", ["", "2025-06-18", "2026-07-28", "x" * 1000])
-async def test_a_hostile_message_is_answered_and_harms_nobody(
-    tmp_path: Path, body: bytes, version: str, caplog: pytest.LogCaptureFixture
+async def test_hostile_messages_are_answered_and_harm_nobody(
+    tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path, WRITES) as (desk, _):
         headers = {"mcp_protocol_version": version} if version else {}
-        response = await desk.post(body, **headers)
-        assert response.status_code in (200, 202, 400, 404, 406), response.text
-        assert len(response.content) < 250_000
-        assert "Traceback" not in response.text
-        assert (await desk.call("get_streams"))["total"] == 0
+        for body in HOSTILE:
+            response = await desk.post(body, **headers)
+            assert response.status_code in (200, 202, 400, 404, 406), (body[:100], response.text)
+            assert len(response.content) < 250_000
+            assert "Traceback" not in response.text
+            assert (await desk.call("get_streams"))["total"] == 0
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 

@@ -26,8 +26,7 @@ def server(address: str) -> str:
     return f"iggy://{address}"
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("transport", ["tcp", "ws"])
+@pytest.mark.parametrize(("mode", "transport"), [("auto", "tcp"), ("legacy", "ws")])
 async def test_an_assistant_sends_and_finds_a_message(
     addresses: dict[str, str], tmp_path: Path, mode: str, transport: str
 ) -> None:
