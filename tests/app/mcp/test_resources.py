@@ -43,7 +43,7 @@ async def test_pages_have_every_resource_once(tmp_path: Path, items: int) -> Non
         cursor = None
         while True:
             found, cursor = await resources.page(work, cursor)
-            assert len(found) <= items + 1
+            assert 0 < len(found) <= items + 1
             names += [each.name for each in found]
             if cursor is None:
                 break

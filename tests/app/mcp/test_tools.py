@@ -46,6 +46,7 @@ def test_the_arguments_of_a_tool_have_a_schema(tool: tools.Tool) -> None:
     schema = parameters.schema(tool.parameters)
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
+    assert not {"title", "description", "$ref"} & schema.keys()
 
 
 async def test_streams_and_topics_are_created_shown_changed_and_deleted(tmp_path: Path) -> None:
@@ -79,6 +80,66 @@ async def test_streams_and_topics_are_created_shown_changed_and_deleted(tmp_path
         await desk("purge_stream", stream_id="all")
         await desk("delete_stream", stream_id="all")
         assert await desk("get_streams") == {"streams": [], "total": 0}
+
+
+async def test_a_purge_deletes_the_messages_and_keeps_the_rest(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        desk = Desk(await made.root())
+        await with_topic(desk)
+        for tool, place in (("purge_topic", PLACE), ("purge_stream", {"stream_id": "orders"})):
+            await desk("send_messages", **PLACE, messages=[{"payload": "a"}])
+            assert (await desk("get_topic", **PLACE))["messages_count"] == 1
+            assert (await desk(tool, **place))["done"].startswith("purged ")
+            assert (await desk("get_topic", **PLACE))["messages_count"] == 0
+
+
+async def test_what_a_tool_has_done_is_a_sentence(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        desk = Desk(await made.root())
+        await with_topic(desk)
+        await desk("create_consumer_group", **PLACE, name="g")
+        await desk("create_user", username="alice", password="alices")
+        await desk("create_personal_access_token", name="build")
+        for tool, given, done in (
+            ("create_partitions", {**PLACE, "partitions_count": 2}, "added 2 partitions to the topic orders/eu"),
+            (
+                "delete_partitions",
+                {**PLACE, "partitions_count": 1},
+                "deleted the last 1 partitions of the topic orders/eu",
+            ),
+            (
+                "delete_segments",
+                {**PLACE, "partition_id": 0, "segments_count": 1},
+                "deleted up to 1 segments of the topic orders/eu, partition 0",
+            ),
+            (
+                "store_consumer_offset",
+                {**PLACE, "offset": 0},
+                "invalid_offset",
+            ),
+            ("delete_consumer_group", {**PLACE, "group_id": "g"}, "deleted the group g of the topic orders/eu"),
+            ("update_topic", {**PLACE, "name": "us"}, "updated topic orders/us"),
+            ("delete_topic", {"stream_id": "orders", "topic_id": "us"}, "deleted the topic orders/us"),
+            ("update_stream", {"stream_id": "orders", "name": "all"}, "renamed stream orders to all"),
+            ("delete_stream", {"stream_id": "all"}, "deleted stream all"),
+            ("update_user", {"user_id": "alice", "active": True}, "updated user alice"),
+            (
+                "update_permissions",
+                {"user_id": "alice", "permissions": {}},
+                "replaced the permissions of user alice",
+            ),
+            ("update_permissions", {"user_id": "alice"}, "removed the permissions of user alice"),
+            (
+                "change_password",
+                {"user_id": "alice", "current_password": "alices", "new_password": "another"},
+                "changed the password of user alice",
+            ),
+            ("delete_user", {"user_id": "alice"}, "deleted user alice"),
+            ("delete_personal_access_token", {"name": "build"}, "deleted token build"),
+        ):
+            result, is_error = await desk.call(tool, **given)
+            assert (result.get("done") or result["error"]) == done
+            assert is_error is ("error" in result)
 
 
 async def test_a_topic_keeps_its_compression_where_the_protocol_has_to_repeat_it(tmp_path: Path) -> None:
@@ -115,7 +176,13 @@ async def test_messages_are_sent_and_polled(tmp_path: Path) -> None:
         after = await desk("poll_messages", **PLACE, strategy="offset", offset=1, count=1)
         assert [each["payload"] for each in after["messages"]] == ["world"]
         assert (await desk("poll_messages", **PLACE, strategy="first", count=1))["messages"][0]["offset"] == 0
-        assert len((await desk("poll_messages", **PLACE, strategy="last", count=2))["messages"]) == 2
+        last = await desk("poll_messages", **PLACE, strategy="last", count=2)
+        assert len(last["messages"]) == 2
+        # As many as were asked for: nothing was left out.
+        assert "left_out" not in after
+        assert "left_out" not in last
+        ids = [each["id"] for each in (await desk("poll_messages", **PLACE, offset=2))["messages"]]
+        assert int(ids[0]) > 2**64
         assert len((await desk("poll_messages", **PLACE, strategy="timestamp", timestamp=0))["messages"]) >= 3
 
 
@@ -130,7 +197,8 @@ async def test_only_a_poll_that_says_so_stores_the_offset_of_what_was_shown(tmp_
             polled = await desk("poll_messages", **PLACE, strategy="next", count=1000)
             assert [each["payload"] for each in polled["messages"]] == shown
         assert (await desk("get_consumer_offset", **PLACE))["stored_offset"] == 4
-        await desk("store_consumer_offset", **PLACE, offset=1)
+        assert "stored offset 1" in (await desk("store_consumer_offset", **PLACE, offset=1))["done"]
+        assert (await desk("get_consumer_offset", **PLACE))["stored_offset"] == 1
         polled = await desk("poll_messages", **PLACE, offset=2, count=1, auto_commit=True)
         assert (await desk("get_consumer_offset", **PLACE))["stored_offset"] == 2
         await desk("delete_consumer_offset", **PLACE)
@@ -196,6 +264,9 @@ async def test_the_server_and_its_clients_are_shown(tmp_path: Path) -> None:
         ("get_stream", {"stream_id": "9" * 5000}),
         ("get_stream", {"stream_id": 2**32}),
         ("get_stream", {"stream_id": -1}),
+        ("send_messages", {**PLACE, "messages": [{"payload": "a", "id": "\u0661"}]}),
+        ("send_messages", {**PLACE, "messages": [{"payload": "a"}], "partitioning": "key", "messages_key": ""}),
+        ("store_consumer_offset", {**PLACE, "offset": 2**64}),
         ("get_stream", {"stream_id": 10**400}),
         ("get_stream", {"stream_id": "\ud800"}),
         ("get_stream", {"stream_id": None}),
@@ -237,6 +308,9 @@ async def test_refusals_have_the_name_of_the_error_of_the_server(tmp_path: Path)
         assert await desk.refused("create_stream", name="orders") == "stream_name_already_exists"
         assert await desk.refused("delete_topic", stream_id="orders", topic_id="us") == "topic_id_not_found"
         assert await desk.refused("get_topics", stream_id="none") == "resource_not_found"
+        assert await desk.refused("get_stream", stream_id=2**32 - 1) == "resource_not_found"
+        assert await desk.refused("get_client", client_id=2**32 - 1) == "resource_not_found"
+        assert await desk.refused("get_stream", stream_id="x" * 255) == "resource_not_found"
         assert await desk.refused("send_messages", **PLACE, messages=[{"payload": ""}]) == "empty_message_payload"
 
 

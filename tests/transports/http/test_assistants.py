@@ -151,6 +151,18 @@ async def opened(path: Path, config: Mcp, http: Http | None = None) -> AsyncIter
         await assistants.close()
 
 
+async def test_tools_are_described_with_hints_about_what_they_do(tmp_path: Path) -> None:
+    async with opened(tmp_path, WRITES) as (desk, _):
+        listed = (await desk.ask("tools/list"))["result"]["tools"]
+        for tool in listed:
+            group = tools.BY_NAME[tool["name"]].group
+            assert tool["annotations"] == {
+                "readOnlyHint": group is Group.READ,
+                "destructiveHint": group in (Group.UPDATE, Group.DELETE),
+            }
+            assert tool["description"].endswith(".")
+
+
 async def test_a_request_needs_a_token_that_is_valid(tmp_path: Path) -> None:
     async with opened(tmp_path, Mcp()) as (desk, world):
         stranger = await Desk(world.stranger).post(b"{}")
