@@ -431,11 +431,11 @@ def build(messages: Sequence[Message], now_us: int, random_bytes: Callable[[int]
         parts += (FRAME.pack(0, identity, i, delta, len(headers), len(payload), 0), payload, headers)
     batch = bytearray().join(parts)
     HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, len(messages))
-    _seal(batch, len(messages))
+    seal(batch, len(messages))
     return batch
 
 
-def _seal(batch: bytearray, count: int) -> None:
+def seal(batch: bytearray, count: int) -> None:
     """Computes and sets every checksum of a batch whose other bytes are final."""
     frames = frame_positions(batch)
     view = memoryview(batch)

@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-import numpy as np
-
 from whippet.app.client import Client
 from whippet.app.client.commands import BALANCED, NEXT, from_offset, to_partition
 from whippet.app.client.consumer import last_offset
@@ -92,7 +90,7 @@ class ProducerPart:
     def _count(self, first: int, began: int, ended: int, messages: int, size: int) -> None:
         self._pacer.spend(size)
         self._recorder.request(began, ended, messages, size)
-        self.tally.add(np.arange(first, first + messages, dtype=np.uint64))
+        self.tally.add_range(first, messages)
         self.sent += messages
         self.size += size
         if self._recorder.is_measured(began):

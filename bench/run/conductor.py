@@ -257,7 +257,7 @@ def _judged(settings: Settings, actors: Sequence[Actor], finished: Sequence[Fini
     for scope, stream in {a.consume.scope: a.consume.stream for a in actors if a.consume is not None}.items():
         for number in producers.get(stream, ()):
             read = findings[scope].sources.get(number, Tally())
-            if read.messages == tallies[number].messages and read.digest != tallies[number].digest:
+            if read.messages == tallies[number].messages and read != tallies[number]:
                 problems.append(f"{scope} did not read the messages that producer {int(number) + 1} sent, but others")
     if settings.described.produces:
         return judge(sum(expected.values()), list(findings.values()), problems)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +29,10 @@ MARK = 0xBE4C
 RUNS = 1 << 24
 PRODUCERS = 1 << 24
 POOL_BYTES = 1 << 20
-POOLED = 4
+TEMPLATES = 4
+_ORIGIN = struct.Struct("<Q")
+_ORIGIN_AT = 24
+"""Where a batch header has the origin timestamp."""
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -63,23 +68,12 @@ class Maker:
         self._random = random.Random(self._source)
         self._pool = os.urandom(POOL_BYTES + size.high)
         self._is_uniform = size.low == size.high and count.low == count.high
-        self._made: list[list[bytes]] = []
+        self._templates: list[Made] = []
         self._turn = 0
         self.next_number = 0
 
     def payloads(self) -> list[bytes]:
-        """The payloads of the next batch. If all batches are alike, a few take turns: making them costs the load more
-        than sending them."""
-        if not self._is_uniform:
-            return self._new_payloads()
-        if len(self._made) < POOLED:
-            self._made.append(self._new_payloads())
-            return self._made[-1]
-        self._turn = (self._turn + 1) % POOLED
-        return self._made[self._turn]
-
-    def _new_payloads(self) -> list[bytes]:
-        """Parts of the same random bytes."""
+        """Payloads of a batch: parts of the same random bytes."""
         source, pool = self._random, self._pool
         start = source.randrange(POOL_BYTES)
         sizes = [self._size.draw(source) for _ in range(self._count.draw(source))]
@@ -98,6 +92,22 @@ class Maker:
         return found
 
     def make(self, origin_us: int) -> Made:
+        """The batch is valid until the server has acknowledged it: if all are alike, a few take turns, because new ones
+        would cost the load more than sending them."""
+        if not self._is_uniform:
+            return self._new(origin_us)
+        if len(self._templates) < TEMPLATES:
+            self._templates.append(self._new(origin_us))
+            return self._templates[-1]
+        self._turn = (self._turn + 1) % TEMPLATES
+        made = self._templates[self._turn]
+        _heads(made.batch)["number"] = np.arange(self.next_number, self.next_number + made.messages, dtype=np.uint64)
+        self.next_number += made.messages
+        _ORIGIN.pack_into(made.batch, _ORIGIN_AT, origin_us)
+        batches.seal(made.batch, made.messages)
+        return made
+
+    def _new(self, origin_us: int) -> Made:
         payloads = self.payloads()
         batch = pack(payloads, origin_us, self.ids(len(payloads)).tobytes())
         return Made(batch, len(payloads), sum(map(len, payloads)))
@@ -117,14 +127,8 @@ class Contents(NamedTuple):
 
 
 def contents(batch: Readable) -> Contents:
-    named, frames = batches.header(batch), batches.frame_positions(batch)
-    count, view = named.message_count, memoryview(batch)
-    if isinstance(frames, int):
-        heads: Any = np.ndarray((count,), _frame(frames), view, HEADER_BYTES)
-    else:
-        anywhere: Any = np.ndarray((len(batch) - FRAME_BYTES + 1,), f"V{FRAME_BYTES}", view, 0, (1,))
-        heads = anywhere[np.frombuffer(frames, np.uint32)[:-1]].view(_frame(FRAME_BYTES))
-    deltas = heads["delta"]
+    named, heads = batches.header(batch), _heads(batch)
+    count, deltas = named.message_count, heads["delta"]
     return Contents(
         named.base_offset + int(deltas[0]),
         count,
@@ -136,5 +140,15 @@ def contents(batch: Readable) -> Contents:
     )
 
 
+def _heads(batch: Readable) -> Any:
+    """The headers of the frames; those of frames of one length are in the batch, others are copies."""
+    frames, view = batches.frame_positions(batch), memoryview(batch)
+    if isinstance(frames, int):
+        return np.ndarray((batches.header(batch).message_count,), _frame(frames), view, HEADER_BYTES)
+    anywhere: Any = np.ndarray((len(batch) - FRAME_BYTES + 1,), f"V{FRAME_BYTES}", view, 0, (1,))
+    return anywhere[np.frombuffer(frames, np.uint32)[:-1]].view(_frame(FRAME_BYTES))
+
+
+@lru_cache(maxsize=64)
 def _frame(size: int) -> np.dtype[Any]:
     return np.dtype({**_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]

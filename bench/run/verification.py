@@ -14,8 +14,6 @@ import numpy as np
 
 from whippet.bench.run.messages import Contents, Numbers, producer_of, run_of
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT = np.uint64(31)
 _MASK = 2**64 - 1
 
 
@@ -23,18 +21,33 @@ class Tally(msgspec.Struct):
     """What is known of messages, whatever their order."""
 
     messages: int = 0
-    digest: int = 0
-    """A sum over scrambled numbers: another message in the place of a missing one changes it."""
+    total: int = 0
+    squares: int = 0
+    """Sums over the numbers of the messages: another message in the place of a missing one changes both."""
 
     def add(self, numbers: Numbers) -> None:
-        scrambled = (numbers + np.uint64(1)) * _FACTOR
-        scrambled ^= scrambled >> _SHIFT
         self.messages += len(numbers)
-        self.digest = (self.digest + int(scrambled.sum(dtype=np.uint64))) & _MASK
+        self.total += int(numbers.sum(dtype=np.uint64))
+        self.squares = (self.squares + int((numbers * numbers).sum(dtype=np.uint64))) & _MASK
+
+    def add_range(self, first: int, count: int) -> None:
+        """Adds `count` consecutive numbers."""
+        self.messages += count
+        self.total += _sum_below(first + count) - _sum_below(first)
+        self.squares = (self.squares + _squares_below(first + count) - _squares_below(first)) & _MASK
 
     def join(self, other: Tally) -> None:
         self.messages += other.messages
-        self.digest = (self.digest + other.digest) & _MASK
+        self.total += other.total
+        self.squares = (self.squares + other.squares) & _MASK
+
+
+def _sum_below(end: int) -> int:
+    return end * (end - 1) // 2
+
+
+def _squares_below(end: int) -> int:
+    return (end - 1) * end * (2 * end - 1) // 6
 
 
 class Findings(msgspec.Struct):

@@ -8,6 +8,7 @@ import pytest
 from whippet.bench.run.messages import Contents, Maker, contents, producer_of, run_of, source_of
 from whippet.bench.run.settings import Range
 from whippet.bench.run.verification import Inspector, Tally, judge
+from whippet.storage.batch import check
 
 RUN = 7
 
@@ -52,7 +53,15 @@ def test_another_message_in_the_place_of_a_missing_one_changes_the_tally() -> No
     first.add(np.array([0, 1, 2], np.uint64))
     second.add(np.array([0, 1, 3], np.uint64))
     assert first.messages == second.messages
-    assert first.digest != second.digest
+    assert first != second
+
+
+def test_a_range_counts_as_its_numbers() -> None:
+    one_by_one, together = Tally(), Tally()
+    for first, count in ((0, 5), (5, 1), (2**33, 1000)):
+        one_by_one.add(np.arange(first, first + count, dtype=np.uint64))
+        together.add_range(first, count)
+    assert one_by_one == together
 
 
 def test_tallies_of_several_members_add_up() -> None:
@@ -95,8 +104,9 @@ def test_producers_and_partitions_are_told_apart() -> None:
 def test_made_messages_are_recognised(size: str, count: str) -> None:
     maker = Maker(RUN, 3, Range.parse(size, "-m"), Range.parse(count, "-P"))
     inspector, total = Inspector(RUN), 0
-    for _ in range(5):
+    for _ in range(9):
         made = maker.make(1_700_000_000_000_000)
+        assert check(made.batch).message_count == made.messages
         found = contents(made.batch)
         assert (found.messages, found.size) == (made.messages, made.size)
         assert {run_of(int(source)) for source in found.sources} == {RUN}
