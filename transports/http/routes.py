@@ -7,6 +7,7 @@ The handlers are in handlers/, a module per subject.
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
 
 from whippet.app.commands import requests
 from whippet.app.config.limits import Limit
@@ -24,6 +25,7 @@ from whippet.transports.http.handlers import (
     metrics,
     options,
     personal_tokens,
+    reference,
     single_sends,
     streams,
     system,
@@ -94,6 +96,16 @@ _SYSTEM = (
         handler=metrics.get_metrics,
         public=True,
         media="text/plain",
+    ),
+    Operation(
+        name="get_openapi",
+        method="GET",
+        path="/openapi.json",
+        summary="Get the OpenAPI document of this server",
+        subject="system",
+        handler=reference.get_document,
+        public=True,
+        response=dict[str, Any],
     ),
     Operation(
         name="get_limits",

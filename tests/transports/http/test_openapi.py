@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from tests.transports.http.support.calling import calling
+from whippet.app.config.listeners import Http, HttpMetrics
 from whippet.transports.http import openapi, routes
 
 COMMITTED = Path(__file__).parents[3] / "openapi" / "openapi.json"
@@ -40,3 +42,18 @@ def test_operation_ids_are_unique() -> None:
         for operation in operations.values()
     ]
     assert len(identifiers) == len(set(identifiers))
+
+
+async def test_the_server_has_its_own_document(tmp_path: Path) -> None:
+    async with calling(tmp_path, Http(metrics=HttpMetrics(endpoint="/numbers", require_token=True))) as world:
+        response = await world.stranger.ask("GET", "/openapi.json")
+        assert response.headers["content-type"] == "application/json"
+        found, committed = response.json(), json.loads(COMMITTED.read_text())
+        assert found.pop("servers") == [{"url": "/", "description": "This server"}]
+        metrics = found["paths"].pop("/numbers")["get"]
+        assert "security" not in metrics
+        assert committed["paths"].pop("/metrics")["get"]["security"] == []
+        committed.pop("servers")
+        assert found == committed
+        tag = response.headers["etag"]
+        assert (await world.stranger.ask("GET", "/openapi.json", if_none_match=tag)).status_code == 304

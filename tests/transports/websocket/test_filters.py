@@ -299,11 +299,14 @@ async def test_a_grant_of_a_few_credits_reads_and_encodes_no_more_messages(
 
 
 CACHES = {
+    "app/client/batching.py": "the type of a message as numpy has it",
+    "transports/wire/classic/sends.py": "types of numpy, one of each",
     "app/config/keys.py": "the tables of settings",
     "app/mcp/protocol.py": "the tools as the protocol describes them",
     "transports/http3_exchange.py": "the date of responses, the newest alone",
     "transports/http/serving/exchange.py": "the headers of 256 responses, encoded; clients choose none of them",
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
+    "transports/http/handlers/reference.py": "the OpenAPI document",
     "transports/http/forms/valid_values.py": "the values that types have, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }
