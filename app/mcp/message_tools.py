@@ -53,7 +53,9 @@ class Poll(OfTopic, frozen=True):
 
 class NewMessage(Parameters, frozen=True):
     payload: str
-    id: Annotated[int | str | None, msgspec.Meta(description="a number of up to 128 bits; random if absent")] = None
+    id: Annotated[int | str | None, msgspec.Meta(description="a number of up to 128 bits; random if absent or 0")] = (
+        None
+    )
     encoding: Annotated[Literal["text", "base64"], msgspec.Meta(description="how the payload is written")] = "text"
 
 
@@ -165,26 +167,26 @@ def _cut(message: rows.Message, room: int) -> rows.Message:
 
 async def send_messages(work: Work, given: Send) -> rows.Sent:
     messages = [_message(each) for each in given.messages]
-    batch = as_batch([message if given_id else message.payload for message, given_id in messages])
+    batch = as_batch(messages)
     partitioning = _partitioning(given)
     await work.execute(
         requests.SendMessages(identifier(given.stream_id), identifier(given.topic_id), partitioning, (batch,))
     )
-    return rows.Sent(len(messages), sum(len(message.payload) for message, _ in messages))
+    return rows.Sent(len(messages), sum(len(message.payload) for message in messages))
 
 
-def _message(given: NewMessage) -> tuple[Message, bool]:
+def _message(given: NewMessage) -> Message:
     try:
         payload = base64.b64decode(given.payload, validate=True) if given.encoding == "base64" else None
     except binascii.Error as error:
         raise Refused(INVALID, f"a payload is no base64: {error}") from None
     octets = given.payload.encode() if payload is None else payload
     if given.id is None:
-        return Message(octets), False
+        return Message(octets)
     text = str(given.id)
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(U128_MAX)) and int(text) <= U128_MAX):
         raise Refused(INVALID, f"{text[:50]!r} is no id of a message: a number of up to 128 bits is needed")
-    return Message(octets, id=int(text)), True
+    return Message(octets, id=int(text))
 
 
 def _partitioning(given: Send) -> Partitioning:
