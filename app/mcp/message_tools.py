@@ -53,9 +53,7 @@ class Poll(OfTopic, frozen=True):
 
 class NewMessage(Parameters, frozen=True):
     payload: str
-    id: Annotated[int | str | None, msgspec.Meta(description="up to 128 bits; random if absent or 0")] = (
-        None
-    )
+    id: Annotated[int | str | None, msgspec.Meta(description="up to 128 bits; random if absent or 0")] = None
     encoding: Annotated[Literal["text", "base64"], msgspec.Meta(description="how the payload is written")] = "text"
 
 
