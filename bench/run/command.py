@@ -90,7 +90,7 @@ OutputDir = Annotated[
 Identifier = Annotated[
     str | None, typer.Option("--identifier", metavar="NAME", help="the end of that name (the name of this machine)")
 ]
-Remark = Annotated[str, typer.Option("--remark", metavar="TEXT", help="goes into the result")]
+Remark = Annotated[str | None, typer.Option("--remark", metavar="TEXT", help="goes into the result")]
 
 
 EXAMPLES_KIND = ("examples", "e")
@@ -146,7 +146,7 @@ async def run(
     report: Report = None,
     output_dir: OutputDir = None,
     identifier: Identifier = None,
-    remark: Remark = "",
+    remark: Remark = None,
 ) -> int:
     """The server may be Whippet or Apache Iggy. Streams are created for the run and deleted after it; what was there
     before is never deleted. Consumers verify what they read: if a message is missing, comes twice or comes too late,
@@ -197,7 +197,7 @@ async def run(
         raise Failed(str(failed), failed.code) from None
     finally:
         bar.clear()
-    found = result_of(measured, settings, server.server, remark)
+    found = result_of(measured, settings, server.server, remark or "")
     _write(found, on, result, report, output_dir, identifier)
     if on.form is output.Format.TABLE:
         print(table.as_text(found, with_actors=per_actor))

@@ -185,7 +185,7 @@ def _facts(result: BenchResult) -> list[str]:
                 ("processor", f"{machine.processor}, {machine.cores} cores"),
                 ("memory", size_text(machine.memory_bytes)),
                 ("processor time", f"{shares} of a core, by process"),
-                ("without a request", "set by the rate" if between is None else f"{between:.0%} of the time"),
+                *([] if between is None else [("without a request", f"actors were, in {between:.0%} of the time")]),
             ],
         ),
         _list(

@@ -100,7 +100,7 @@ class Client(msgspec.Struct, frozen=True):
     between_requests: Annotated[
         float | None,
         _described(
-            "the part of the time in which actors had no request in progress; null if a rate limit made them wait"
+            "the part of the time in which actors had no request in progress; null if they had other reasons for that"
         ),
     ]
     is_limit: Annotated[bool, _described("the server may be faster than measured")]
