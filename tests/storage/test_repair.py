@@ -129,6 +129,15 @@ async def test_every_index_that_is_damaged_is_built_anew_without_an_archive(
     assert (folder.files(), folder.damage()) == (folder.before, [])
 
 
+async def test_a_missing_log_is_described_by_its_index(tmp_path: Path) -> None:
+    folder = await mirrored(tmp_path)
+    first, second, *_ = folder.logs()
+    first.unlink()
+    (found,) = folder.damage()
+    assert (found.file, found.position, found.length) == (str(first), 0, 0)
+    assert (found.offset, found.next_offset) == (0, int(second.stem))
+
+
 async def test_missing_indexes_are_no_damage_and_are_built_anew(tmp_path: Path) -> None:
     folder = await mirrored(tmp_path)
     first, *_ = sorted(folder.partition.glob("*.index"))

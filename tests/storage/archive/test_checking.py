@@ -74,6 +74,16 @@ async def test_every_changed_byte_of_a_log_is_found(tmp_path: Path) -> None:
         assert checked(tmp_path).damage, position
 
 
+async def test_the_messages_that_are_lost_are_named_as_exactly_as_in_a_folder(tmp_path: Path) -> None:
+    await archive_of(tmp_path)
+    victim = min((tmp_path / "archive").rglob("*.log"))
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-60] + bytes(60))
+    (lost,) = [each for each in checked(tmp_path).damage if "message 0: its checksum" in each.reason]
+    assert (lost.file, lost.position + lost.length) == (str(victim), len(content))
+    assert (lost.length, lost.offset, lost.next_offset) == (404, 2, 3)
+
+
 def change_manifest(tmp_path: Path, change: Callable[[Manifest], Manifest]) -> None:
     path = tmp_path / "archive" / MANIFEST
     path.write_bytes(encode(change(msgspec.json.decode(path.read_bytes(), type=Manifest))))
