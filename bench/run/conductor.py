@@ -91,7 +91,6 @@ class _Worker:
         self._decoder = msgspec.json.Decoder(jobs.FromWorker)
         self._ready = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
-        self._finished: Finished | None = None
         self.progress = Progress(1, {}, {}, 0)
 
     async def send(self, message: jobs.ToWorker) -> None:

@@ -318,14 +318,15 @@ def test_ctrl_c_removes_what_the_run_created(whippet: Whippet) -> None:
     assert streams(whippet) == []
 
 
-def test_over_websocket_and_with_the_modern_protocol(whippet: Whippet, gateway: Gateway) -> None:
-    websocket = gateway.line(r"ws://(\S+)").group(1)
-    tcp = gateway.line(r"tcp://(\S+)").group(1)
-    for server in (f"iggy+ws://{websocket}", f"iggy://{tcp}?wire=modern"):
-        shown = whippet("bench", "run", "ppc", *SMALL, "-p", "1", "-c", "1", "--server", server).json
-        assert shown["verification"]["is_good"]
-        assert totals(shown)["consumers"]["messages"] == 200
-        assert shown["server"]["address"] == server
+@pytest.mark.parametrize("transport", mostly_long(["modern", "ws", "http", "quic"], ["modern", "http"]))
+def test_each_transport_and_both_protocols_are_measured(transport: str, whippet: Whippet, gateway: Gateway) -> None:
+    scheme = "tcp" if transport == "modern" else transport
+    place = gateway.line(rf"\b{scheme}://(\S+)").group(1)
+    server = f"iggy+{scheme}://{place}{'?wire=modern' if transport == 'modern' else ''}"
+    shown = whippet("bench", "run", "ppc", *SMALL, "-p", "1", "-c", "1", "--server", server).json
+    assert shown["verification"]["is_good"]
+    assert totals(shown)["consumers"]["messages"] == 200
+    assert shown["server"]["address"] == server
 
 
 def test_the_schemas_in_the_documentation_are_those_of_the_code() -> None:
