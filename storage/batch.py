@@ -204,7 +204,7 @@ def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> 
         return None
     if not _heads_are_good(heads, count, limits):
         return None
-    found = np.fromiter(map(_hash, _uniform_parts(view, count, frame)), dtype="<u8", count=count)
+    found = np.fromiter(map(_hash, uniform_parts(view, count, frame)), dtype="<u8", count=count)
     return (frame, found.tobytes()) if np.array_equal(found, heads["checksum"]) else None
 
 
@@ -440,7 +440,7 @@ def seal(batch: bytearray, count: int) -> None:
     frames = frame_positions(batch)
     view = memoryview(batch)
     if isinstance(frames, int) and count > _FEW:
-        found = np.fromiter(map(_hash, _uniform_parts(view, count, frames)), "<u8", count)
+        found = np.fromiter(map(_hash, uniform_parts(view, count, frames)), "<u8", count)
         _frame_heads(view, count, frames)["checksum"] = found
         checksums = found.tobytes()
     else:
@@ -517,7 +517,7 @@ def _counting(count: int) -> np.ndarray[Any, Any]:
     return _count()[:count] if count <= _COUNTED else np.arange(count, dtype=np.uint32)
 
 
-def _uniform_parts(view: memoryview, count: int, frame: int) -> Iterable[Readable]:
+def uniform_parts(view: memoryview, count: int, frame: int) -> Iterable[Readable]:
     """The part of each frame that is hashed. Copies of small ones are faster to make than views (40 ns, not 70)."""
     if frame <= _COPIED and count <= 4096:
         return cast("Iterable[bytes]", _cached_copies(count, frame).unpack_from(view, HEADER_BYTES))

@@ -11,7 +11,7 @@ import os
 import struct
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ import xxhash
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
-from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Writable
+from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Readable, Writable
 from whippet.storage.lazy_numpy import np
 
 FEW = 8
@@ -84,9 +84,12 @@ def _fill_many(batch: bytearray, payloads: Sequence[bytes], ids: bytes | None) -
     anywhere: Any = np.ndarray((len(batch) - FRAME_BYTES + 1,), dtype=f"V{FRAME_BYTES}", buffer=batch, strides=(1,))
     anywhere[starts] = heads.view(f"V{FRAME_BYTES}")
     view = memoryview(batch)
-    found = np.fromiter(
-        map(_hash, map(view.__getitem__, map(slice, (starts + 8).tolist(), ends.tolist()))), dtype="<u8", count=count
-    )
+    parts: Iterable[Readable]
+    if (sizes == sizes[0]).all():
+        parts = batches.uniform_parts(view, count, FRAME_BYTES + len(payloads[0]))
+    else:
+        parts = map(view.__getitem__, map(slice, (starts + 8).tolist(), ends.tolist()))
+    found = np.fromiter(map(_hash, parts), dtype="<u8", count=count)
     sums: Any = np.ndarray((len(batch) - 7,), dtype="V8", buffer=batch, strides=(1,))
     sums[starts] = found.view("V8")
     return found.tobytes()

@@ -50,8 +50,13 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def request(self, request: Request) -> asyncio.Future[Any]:
         future, buffers = self._outstanding.begin(request, is_open=self.is_open)
-        if len(buffers) > 1 and sum(map(len, buffers)) <= JOINED_BYTES:
-            buffers = [b"".join(buffers)]
+        if len(buffers) > 1:
+            *heads, body = buffers
+            heads_bytes = sum(map(len, heads))
+            if heads_bytes + len(body) <= JOINED_BYTES:
+                buffers = [b"".join(buffers)]
+            elif heads_bytes <= JOINED_BYTES:
+                buffers = [b"".join(heads), body]
         for buffer in buffers:
             self._transport.write(buffer)
         return future

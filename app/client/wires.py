@@ -20,8 +20,8 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.version import version
 from whippet.storage.batch import Readable
 from whippet.transports.wire import numbered_sends
-from whippet.transports.wire.classic import frames, requests, responses
-from whippet.transports.wire.classic.dialect import Dialect
+from whippet.transports.wire.classic import frames, requests, responses, sends
+from whippet.transports.wire.classic.dialect import LONG, Dialect
 from whippet.transports.wire.modern import frames as modern_frames
 from whippet.transports.wire.modern import operations, registration
 from whippet.transports.wire.modern import requests as modern_requests
@@ -97,8 +97,10 @@ class ClassicWire:
         self._dialect = Dialect()
 
     def prepare(self, request: Request) -> Prepared:
-        if isinstance(request, SendMessages) and request.producer is not None:
-            return Prepared(0, numbered_sends.CODE, numbered_sends.encode(request))
+        if isinstance(request, SendMessages):
+            if request.producer is not None:
+                return Prepared(0, numbered_sends.CODE, numbered_sends.encode(request))
+            return Prepared(0, frames.SEND_MESSAGES, sends.encode_parts(request, LONG))
         try:
             return Prepared(0, requests.code_of(request), [requests.encode_request(request)])
         except KeyError:

@@ -73,16 +73,14 @@ async def tail(
     from whippet.app.client import Reconnect  # noqa: PLC0415 -- not for --help
 
     place, printer = split(topic), _Printer(on.form, condition, limit)
-    start = starts.parse(begin)
+    start, wanted = starts.parse(begin), Reconnect(None, interval_max_s=RECONNECT_S_MAX)
     if group is not None:
         if partition is not None or begin != "end":
             raise UsageFailure("--group continues after the group's offsets: it excludes --from and --partition")
-        async with await connect(destination.find(on.given), reconnect=Reconnect(None)) as client:
+        async with await connect(destination.find(on.given), reconnect=wanted) as client:
             await _read_as_member(client, place, group, printer)
         return
-    async with await connect(
-        destination.find(on.given), reconnect=Reconnect(None, interval_max_s=RECONNECT_S_MAX)
-    ) as client:
+    async with await connect(destination.find(on.given), reconnect=wanted) as client:
         reader = await _Reader.of(client, topic, place, partition, start)
         refreshed = time.monotonic()
         while not printer.is_full:

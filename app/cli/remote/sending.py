@@ -71,9 +71,11 @@ async def send(
     without a key then go to one partition."""
     from whippet.app.cli.remote import filters, headers  # noqa: PLC0415 -- not for --help
     from whippet.app.client.commands import BALANCED, by_key, to_partition  # noqa: PLC0415
+    from whippet.app.memory_tuning import keep_freed_memory  # noqa: PLC0415
 
     if key is not None and partition is not None:
         raise UsageFailure("--key and --partition exclude each other")
+    keep_freed_memory()
     place, block = split(topic), headers.parse(header or ())
     path = filters.path_of(key) if key is not None else None
     fixed = BALANCED if partition is None else to_partition(partition)

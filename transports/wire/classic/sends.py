@@ -214,12 +214,17 @@ def _good(heads: Array, bodies: Array | int, limits: Limits) -> bool:
 
 
 def encode(request: SendMessages, header_size: int) -> bytes:
+    return b"".join(encode_parts(request, header_size))
+
+
+def encode_parts(request: SendMessages, header_size: int) -> list[Readable]:
+    """The same in buffers: the messages, which are most of it, are the last one."""
     buffers = unbatching.unsent(request.batches, header_size)
     area = buffers[0] if len(buffers) == 1 else b"".join(buffers)
     positions = _ends(area, header_size)
     index = np.zeros(len(positions), dtype=_index_type())
     index["position"] = positions
-    return b"".join((destination.write(request, len(positions)), index.tobytes(), area))
+    return [b"".join((destination.write(request, len(positions)), index.tobytes())), area]
 
 
 def _ends(area: Readable, header_size: int) -> Array | list[int]:

@@ -120,8 +120,8 @@ def test_a_name_that_another_machine_uses_is_refused(
     whippet("send", topic, "input", "--producer", "p")
     monkeypatch.setenv("WHIPPET_CONFIG", str(tmp_path / "elsewhere" / "contexts.json"))
     assert "use another name" in whippet("send", topic, "input", "--producer", "p", code=1).err
-    for name in ("", "x" * 65):
-        assert "1 to 64 bytes" in whippet("send", topic, "input", "--producer", name, code=2).err
+    for name, problem in (("", "is empty"), ("x" * 65, "1 to 64 bytes")):
+        assert problem in whippet("send", topic, "input", "--producer", name, code=2).err
 
 
 def test_two_sends_of_one_name_do_not_run_at_the_same_time(whippet: Whippet, topic: str, address: str) -> None:
