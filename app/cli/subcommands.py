@@ -69,6 +69,7 @@ SUBCOMMANDS = (
     Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, next to a bare one"),
     Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, next to a bare application"),
     Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, next to plain aioquic"),
+    Subcommand(("bench", "cli"), "whippet.bench.cli", "measure the command line: its start, sending and following"),
     Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, next to a bare one"),
     Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, next to Parquet"),
     Subcommand(("send",), "whippet.app.cli.remote.sending", "send lines or files to a topic", "send"),

@@ -11,7 +11,7 @@ from whippet.app.cli.main import main
 from whippet.bench import report
 from whippet.bench.measure import Figure
 
-FIGURES = {"storage": 30, "archive": 12, "tcp": 45, "http": 19, "ws": 15, "quic": 11}
+FIGURES = {"storage": 30, "archive": 12, "tcp": 45, "http": 19, "ws": 15, "quic": 11, "cli": 4}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
 
 
@@ -51,6 +51,7 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
             ],
         ),
         ("tcp", ["produce-1kb"], ["produce 1,000 x 1 KB, 1 connection", "produce 1,000 x 1 KB, 8 connections"]),
+        ("cli", ["start", "tail"], ["whippet --help", "whippet ping", "whippet tail, lines of 100 B"]),
         ("http", ["singles"], ["one message a POST, 64 connections"]),
         (
             "http",
