@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
+import contextlib
 import time
 from typing import Annotated, Literal
 
@@ -16,6 +18,7 @@ from whippet.app.cli.remote import rows
 from whippet.app.cli.remote.messages import received, row_of
 from whippet.app.cli.remote.output import Done
 from whippet.app.client.batching import as_batch
+from whippet.app.client.consumer import Received
 from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.mcp.bounds import FRAME_BYTES, Listing
@@ -96,7 +99,8 @@ async def poll_messages(work: Work, given: Poll) -> Listing:
             work.consumer, *place, given.partition_id, strategy, count, False, work.limits.response_bytes
         )
     )
-    messages = _fitting([row_of(each) for each in received(_whole(polled))], work.limits.response_bytes)
+    room = work.limits.response_bytes
+    messages = _fitting([_row(each, room) for each in received(_whole(polled))], room)
     if commits and messages:
         last = messages[-1].offset
         await work.execute(requests.StoreConsumerOffset(work.consumer, *place, polled.partition_id, last))
@@ -138,6 +142,20 @@ class CutMessage(rows.Message, frozen=True):
     left_out: str = "the end of the payload, and headers if they do not fit, because of the limit of a response"
 
 
+def _row(message: Received, room: int) -> rows.Message:
+    """Cuts a payload that cannot fit in any case before it is decoded: it may have many megabytes."""
+    whole = len(message.payload)
+    if whole <= room:
+        return row_of(message)
+    beginning = message.payload[: room // 3 * 3]
+    with contextlib.suppress(UnicodeDecodeError):
+        # Without the part of a character at the end.
+        beginning = codecs.getincrementaldecoder("utf-8")().decode(beginning).encode()
+    return CutMessage(
+        **msgspec.structs.asdict(row_of(msgspec.structs.replace(message, payload=beginning))), payload_bytes=whole
+    )
+
+
 def _fitting(found: list[rows.Message], room: int) -> list[rows.Message]:
     """Returns the messages that fit. The first one always does: its payload is cut."""
     room -= 2 * FRAME_BYTES
@@ -150,9 +168,10 @@ def _fitting(found: list[rows.Message], room: int) -> list[rows.Message]:
 
 
 def _cut(message: rows.Message, room: int) -> rows.Message:
-    is_text = message.encoding == "text"
-    whole = len(message.payload.encode()) if is_text else len(base64.b64decode(message.payload))
     fields = msgspec.structs.asdict(message)
+    if "payload_bytes" not in fields:
+        is_text = message.encoding == "text"
+        fields["payload_bytes"] = len(message.payload.encode() if is_text else base64.b64decode(message.payload))
     headers = message.headers if len(msgspec.json.encode(message.headers)) < room // 2 else {}
     room -= len(msgspec.json.encode(headers))
     # A character takes up to six bytes; a group of base64 has four.
@@ -160,7 +179,7 @@ def _cut(message: rows.Message, room: int) -> rows.Message:
     kept = message.payload[:length]
     while len(msgspec.json.encode(kept)) > max(room - FRAME_BYTES, 2):
         kept = kept[: len(kept) // 8 * 4]
-    return CutMessage(**fields | {"payload": kept, "headers": headers}, payload_bytes=whole)
+    return CutMessage(**fields | {"payload": kept, "headers": headers})
 
 
 async def send_messages(work: Work, given: Send) -> rows.Sent:

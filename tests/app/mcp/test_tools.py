@@ -415,3 +415,29 @@ async def test_no_response_is_longer_than_its_limit(tmp_path: Path, payload: str
         assert desk.longest <= 4096
         await desk.refused("get_stream", stream_id=payload * 127)
         assert desk.longest <= 4096
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding"),
+    [
+        (b"x" * 9000, "text"),
+        ("ü😀".encode() * 2000, "text"),
+        (b"\xff" * 9000, "base64"),
+        (b"x" * 9000 + b"\xff", "text"),
+    ],
+)
+async def test_a_message_that_is_too_long_is_cut_at_a_whole_character(
+    tmp_path: Path, payload: bytes, encoding: str
+) -> None:
+    async with world(tmp_path) as made:
+        desk = Desk(await made.root(), limits=Limits(items=100, response_bytes=4096))
+        await with_topic(desk, partitions=1)
+        encoded = [{"payload": base64.b64encode(payload).decode(), "encoding": "base64"}]
+        await desk("send_messages", **PLACE, messages=encoded)
+        (message,) = (await desk("poll_messages", **PLACE))["messages"]
+        assert (message["payload_bytes"], message["encoding"]) == (len(payload), encoding)
+        shown = message["payload"]
+        beginning = shown.encode() if encoding == "text" else base64.b64decode(shown, validate=True)
+        assert len(beginning) > 1000
+        assert payload.startswith(beginning)
+        assert desk.longest <= 4096
