@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, TextIO
+from typing import TYPE_CHECKING, Annotated, ClassVar, TextIO
 
 import typer
 
 from whippet.app.cli import exit_codes
 from whippet.app.cli.remote import output
-from whippet.app.config import Config
-from whippet.app.config.store import store_options
-from whippet.app.diagnosis import certificates, clock, configuration, disk, machine, ports, processes
 from whippet.app.diagnosis.finding import Finding, Status
-from whippet.storage.layout import LOCK_FILE, Layout
+
+if TYPE_CHECKING:
+    from whippet.app.config import Config
 
 TIME_SERVER = "pool.ntp.org"
 COLOURS = {Status.OK: "\x1b[32m", Status.WARN: "\x1b[33m", Status.FAIL: "\x1b[31m"}
@@ -57,6 +56,9 @@ def run(form: Output = output.Format.TABLE, time_server: TimeServer = TIME_SERVE
 
 
 def findings(time_server: str | None) -> Iterator[Finding]:
+    # Not for --help.
+    from whippet.app.diagnosis import certificates, clock, configuration, disk, machine, ports  # noqa: PLC0415
+
     loaded, found = configuration.loaded(os.environ, os.getcwd())
     yield from found
     if loaded is not None:
@@ -72,6 +74,10 @@ def findings(time_server: str | None) -> Iterator[Finding]:
 
 def _server(config: Config) -> int | None:
     """Returns the process that has the data folder open."""
+    from whippet.app.config.store import store_options  # noqa: PLC0415
+    from whippet.app.diagnosis import processes  # noqa: PLC0415
+    from whippet.storage.layout import LOCK_FILE, Layout  # noqa: PLC0415
+
     return processes.holder_of_lock(Layout(store_options(config)).below(LOCK_FILE))
 
 

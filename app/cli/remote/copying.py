@@ -72,7 +72,7 @@ async def copy(
     while True:
         try:
             async with await connect(theirs.server) as reading, await connect(ours.server) as writing:
-                is_connected = True
+                is_connected = progress.has_begun = True
                 if create:
                     await _create(reading, theirs, writing, ours)
                 ends = _end(reading, theirs), _end(writing, ours)
@@ -168,7 +168,6 @@ async def _copy(
     copy = Copy(source, target, progress.show)
     try:
         await copy.open(await _chosen(source, target, wanted), restart=restart)
-        progress.has_begun = True
         while await copy.round() or follow:
             if follow and not copy.was_busy:
                 await asyncio.sleep(IDLE_S)
@@ -202,7 +201,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self.has_begun = False
-        """Both servers have been there."""
+        """Both servers were there."""
         self._before = (0, 0, 0)
         self.messages = self.size = self.found = 0
         self._began = self._shown = time.monotonic()

@@ -224,10 +224,12 @@ class _Reader:
                 any_messages = True
                 self._reached.add(each)
                 after, _ = self._positions[each] = _after(polled)
-                end = after.value + 1 if self._ends is None else self._ends[each]
-                printer.show(message for message in _received(polled) if message.offset < end)
-                if after.value >= end:
-                    del self._positions[each]
+                messages = _received(polled)
+                if self._ends is not None:
+                    messages = _before(self._ends[each], messages)
+                    if after.value >= self._ends[each]:
+                        del self._positions[each]
+                printer.show(messages)
             elif each in self._reached and self._positions[each][0].value > polled.current_offset + 1:
                 # The partition was purged: its offsets start from 0 again.
                 self._reached.discard(each)
@@ -259,6 +261,10 @@ def _after(polled: Polled) -> tuple[Strategy, int]:
     from whippet.app.client.consumer import last_offset  # noqa: PLC0415
 
     return from_offset(last_offset(polled) + 1), MANY
+
+
+def _before(end: int, messages: Iterator[Received]) -> Iterator[Received]:
+    return (message for message in messages if message.offset < end)
 
 
 def _received(polled: Polled) -> Iterator[Received]:
