@@ -30,6 +30,7 @@ from whippet.app.client.http_commands import (
 )
 from whippet.app.client.http_leases import CONFLICT, Key, Leases
 from whippet.app.client.outstanding import disconnected
+from whippet.app.client.tcp import enable_keepalive
 from whippet.app.commands import requests
 from whippet.app.commands.responses import LoggedIn
 from whippet.app.errors import Code, CommandError
@@ -215,6 +216,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        enable_keepalive(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:

@@ -29,7 +29,8 @@ from whippet.app.errors import Code
 IDLE_S = 60.0
 WINDOW_BYTES = 16 << 20
 """More than the largest response of the server."""
-CONNECT_S = 10.0
+CONNECT_S = 5.0
+"""A server that is killed during the handshake, and started again, does not answer the rest of it."""
 
 
 class QuicConnection(QuicConnectionProtocol):

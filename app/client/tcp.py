@@ -73,7 +73,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _enable_keepalive(transport.get_extra_info("socket"))
+        enable_keepalive(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -132,7 +132,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._filled = end - position
 
 
-def _enable_keepalive(link: socket.socket | None) -> None:
+def enable_keepalive(link: socket.socket | None) -> None:
     """A server whose machine is gone sends nothing: the keepalive ends the connection after a while."""
     if link is None:
         return

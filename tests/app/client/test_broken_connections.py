@@ -39,9 +39,9 @@ async def test_everything_is_stored_once_however_the_connection_is_cut(tmp_path:
         assert await stored(client) == payloads
 
 
-@pytest.mark.parametrize("over", ["classic", "http"], indirect=True)
+@pytest.mark.parametrize("over", ["classic", "quic", "http"], indirect=True)
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed(tmp_path: Path) -> None:
-    """Over HTTP and TCP, at the default durability."""
+    """At the default durability."""
     settings = {"IGGY_ROOT_USERNAME": "iggy", "IGGY_ROOT_PASSWORD": "a password", "IGGY_WEBSOCKET_ENABLED": "false"}
     with starting(tmp_path / "data") as start:
         gateway = start(**settings)
