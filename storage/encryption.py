@@ -12,12 +12,10 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from secrets import token_bytes
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
 ID_BYTES = SALT_BYTES = 16
@@ -48,7 +46,18 @@ def id_of(secret: bytes) -> bytes:
 
 
 def _derived(secret: bytes, salt: bytes, purpose: bytes, length: int = KEY_BYTES) -> bytes:
+    # Imported where they are used: they take a fifth of the start of a client, which has no keys.
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
     return HKDF(SHA256(), length, salt, purpose).derive(secret)
+
+
+def _wrong_tag() -> type[Exception]:
+    """Called only when something cannot be opened."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+    return InvalidTag
 
 
 class Keyring:
@@ -95,10 +104,12 @@ class Keyring:
             raise NotOpened(f"it is encrypted with the key {sealed.key_id.hex()}, which is not known here")
         try:
             return self._cipher(sealed.key_id, sealed.salt).decrypt(sealed.nonce, sealed.ciphertext, bound)
-        except InvalidTag:
+        except _wrong_tag():
             raise NotOpened("what is encrypted was changed, or moved here from another place") from None
 
     def _cipher_of(self, key_id: bytes, salt: bytes) -> AESGCM:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
         return AESGCM(_derived(self._secrets[key_id], salt, b"whippet data"))
 
     def blinded(self, checksum: int, bound: bytes) -> int:
