@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     """How many messages are followed."""
 
 
-FULL = Scale(5, 1 << 30, 4_000_000)
+FULL = Scale(5, 1 << 30, 2_000_000)
 QUICK = Scale(1, 4 << 20, 20_000)
 
 
