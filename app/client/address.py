@@ -3,6 +3,7 @@
 are written literally, not encoded; a user has no colon.
 
     wire                      classic (default), or modern, the protocol of 0.9; HTTP has neither
+    compression               gzip or zstd: how the bodies of sends over HTTP are compressed (default: not at all)
     tls                       true or false (default). QUIC is always encrypted: true verifies the certificate
     tls_ca_file               trust this certificate instead of those of the system
     tls_domain                the name that the certificate must have, if it is not the host
@@ -28,6 +29,7 @@ from whippet.app.version import version
 
 PORTS = {"tcp": 8090, "quic": 8080, "ws": 8092, "http": 3000, "https": 3000}
 """The supported transports and their default ports."""
+CODINGS = ("gzip", "zstd")
 CONTEXT = "whippet"
 """The name of this client in its logins."""
 
@@ -63,6 +65,7 @@ class Destination(msgspec.Struct, frozen=True):
     heartbeat_s: float = 5.0
     reconnect: Reconnect | None = None
     wire: str = "classic"
+    compression: str | None = None
 
     @property
     def address(self) -> str:
@@ -90,9 +93,11 @@ def parse(text: str, tls: ssl.SSLContext | None = None) -> Destination:
     ca_file = options.get("tls_ca_file")
     context, domain = _tls(options, tls)
     heartbeat_s = _seconds(options, "heartbeat_interval", 5.0)
-    wire = _wire(options, transport)
+    wire, compression = _wire(options, transport), _compression(options, transport)
     login, reconnect = _login(credentials), _reconnect(options)
-    found = Destination(transport, host, port, login, context, domain, ca_file, heartbeat_s, reconnect, wire)
+    found = Destination(
+        transport, host, port, login, context, domain, ca_file, heartbeat_s, reconnect, wire, compression
+    )
     if options:
         raise ValueError(f"the connection string has options that do not exist: {', '.join(sorted(options))}")
     return found
@@ -125,6 +130,15 @@ def _wire(options: dict[str, str], transport: str) -> str:
     if wire not in (None, *WIRES):
         raise ValueError(f"wire is {' or '.join(WIRES)}, not {wire!r}")
     return wire or "classic"
+
+
+def _compression(options: dict[str, str], transport: str) -> str | None:
+    wanted = options.pop("compression", None)
+    if wanted not in (None, *CODINGS):
+        raise ValueError(f"compression is {' or '.join(CODINGS)}, not {wanted!r}")
+    if wanted is not None and transport != "http":
+        raise ValueError("compression has an effect over HTTP only: the other protocols have none")
+    return wanted
 
 
 def _tls(options: dict[str, str], given: ssl.SSLContext | None) -> tuple[ssl.SSLContext | None, str | None]:

@@ -6,6 +6,7 @@ A command that the API does not have is refused, by its name. Batches travel as 
 from __future__ import annotations
 
 import base64
+import gzip
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -26,6 +27,7 @@ from whippet.storage.options import Durability
 BATCH = "application/vnd.iggy.batch"
 JSON = "application/json"
 NAME_BYTES_MAX = 255
+GZIP_LEVEL, ZSTD_LEVEL = 1, 3
 SNAPSHOT_COMPRESSIONS = {1: "Stored", 2: "Deflated", 3: "Bzip2", 4: "Zstd", 5: "Lzma", 6: "Xz"}
 SNAPSHOT_PARTS = {
     1: "FilesystemOverview",
@@ -83,6 +85,20 @@ class Exchange(NamedTuple):
             lines.append(f"content-length: {sum(map(len, self.body))}")
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "\r\n".join((*lines, "", "")).encode("utf-8", "surrogateescape")
+
+
+def compressed(exchange: Exchange, coding: str) -> Exchange:
+    """Returns a send with a compressed body."""
+    body = compress(b"".join(exchange.body), coding)
+    return exchange._replace(body=(body,), headers=(*exchange.headers, ("content-encoding", coding)))
+
+
+def compress(content: bytes, coding: str) -> bytes:
+    if coding == "gzip":
+        return gzip.compress(content, GZIP_LEVEL, mtime=0)
+    import zstandard  # noqa: PLC0415 -- seldom needed
+
+    return zstandard.compress(content, ZSTD_LEVEL)
 
 
 def prepare(request: requests.Request) -> Exchange:

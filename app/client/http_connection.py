@@ -20,6 +20,7 @@ from whippet.app.client.http_commands import (
     QUERIES,
     Answer,
     Exchange,
+    compressed,
     is_refusal,
     lifetime,
     log_in,
@@ -55,6 +56,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, destination: Destination, leases: Leases) -> None:
         self.leases = leases
         self._address = destination.address
+        self._compression = destination.compression
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
         self._parser = httptools.HttpResponseParser(self)
@@ -90,6 +92,8 @@ class HttpConnection(asyncio.Protocol):
                 nothing.set_result(None)
                 return nothing
             exchange = self._session(request) or self.leases.exchange(request) or prepare(request)
+            if self._compression is not None and isinstance(request, requests.SendMessages):
+                exchange = compressed(exchange, self._compression)
         except CommandError as refused:
             future: asyncio.Future[Any] = self._loop.create_future()
             future.set_exception(refused)

@@ -68,7 +68,8 @@ async def send(
     """Lines are sent as they are, such as texts or NDJSON; empty lines are no messages. If it fails, it reports how
     many messages the server has acknowledged. With --producer, every message is stored exactly once, even if this
     command or the server was killed meanwhile: what the name has sent is in a file beside the contexts. All messages
-    without a key then go to one partition."""
+    without a key then go to one partition. Over HTTP, with ?compression=gzip or zstd after the server, what is sent is
+    compressed on its way."""
     from whippet.app.cli.remote import filters, headers  # noqa: PLC0415 -- not for --help
     from whippet.app.client.commands import BALANCED, by_key, to_partition  # noqa: PLC0415
     from whippet.app.memory_tuning import keep_freed_memory  # noqa: PLC0415

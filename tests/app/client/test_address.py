@@ -86,6 +86,8 @@ def test_the_context_of_a_program_replaces_the_options_of_tls() -> None:
         ("iggy://user:hidden@h?heartbeat_interval=soon", "heartbeat_interval"),
         ("iggy://user:hidden@h?wire=ancient", "ancient"),
         ("iggy+http://user:hidden@h?wire=modern", "wire has no effect over HTTP"),
+        ("iggy+http://user:hidden@h?compression=lz4", "compression is gzip or zstd, not 'lz4'"),
+        ("iggy+quic://user:hidden@h?compression=zstd", "compression has an effect over HTTP only"),
         ("iggy+https://user:hidden@h?tls=false", "iggy+https://"),
         ("iggy://user:hidden@h?tls_domain=d", "tls_domain has no effect"),
         ("iggy://user:hidden@h?tls=false&tls_ca_file=f", "tls_ca_file has no effect"),

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, Server, connected, until
 from whippet.app.client import Client, Disconnected, GroupConsumer, http_connection
+from whippet.app.client.commands import FIRST
+from whippet.app.client.http_commands import Exchange
 from whippet.app.client.http_connection import HttpConnection
+from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Message, build
 
 pytestmark = pytest.mark.parametrize("over", ["http"], indirect=True)
+
+
+READER = Consumer(ConsumerKind.CONSUMER, 1)
 
 
 def connection_of(client: Client) -> HttpConnection:
@@ -82,6 +91,33 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
 
 def is_disconnected(error: CommandError) -> bool:
     return isinstance(error, Disconnected)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+async def test_sends_are_compressed_if_the_connection_string_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coding: str
+) -> None:
+    heads: list[tuple[bytes, int]] = []
+    head = Exchange.head
+
+    def noted(self: Exchange, *arguments: Any) -> bytes:
+        made = head(self, *arguments)
+        heads.append((made, sum(map(len, self.body))))
+        return made
+
+    async with connected(tmp_path) as (server, client):
+        monkeypatch.setattr(Exchange, "head", noted)
+        separator = "&" if "?" in server.address else "?"
+        async with await Client.connect(f"{server.address}{separator}compression={coding}") as other:
+            batch = bytearray(build([Message(b"x" * 1000) for _ in range(50)], 1, os.urandom))
+            await other.send_messages("s", "t", batch)
+            await other.create_stream("another")
+        (sent,) = [each for each in heads if b"/messages" in each[0]]
+        assert f"\r\ncontent-encoding: {coding}\r\n".encode() in sent[0]
+        assert sent[1] < len(batch) // 5
+        assert sum(b"content-encoding" in each for each, _ in heads) == 1
+        polled = await client.poll_messages("s", "t", READER, partition_id=0, strategy=FIRST, count=100)
+        assert polled.messages_count == 50
 
 
 @pytest.mark.parametrize(
