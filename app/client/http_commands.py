@@ -119,7 +119,10 @@ def refusal(answer: Answer) -> CommandError:
         body = answer.json
         number, name, reason = body["id"], body["code"], str(body["reason"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        sentence = f"HTTP status {answer.status} without an explanation: is this the address of a server's HTTP API?"
+        sentence = (
+            f"HTTP status {answer.status} without an explanation: is this the address of a Whippet's HTTP API? With an "
+            "Iggy server, connect over TCP"
+        )
         if answer.status == UNAVAILABLE:
             return Disconnected(detail=sentence)
         return CommandError(Code.ERROR, sentence)
