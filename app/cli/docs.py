@@ -127,7 +127,9 @@ OF_IGGY
 
 So do `login`, `logout`, `send`, `tail`, `cat`, `groups`, `copy`, `export topic`, `import topic`, `top` and `mcp`, which
 were tried with that server. Connect to it over TCP, QUIC or WebSocket: over HTTP, creating a topic, sending and polling
-use formats that only a Whippet has. The short words are the same, too: `whippet s l` is `whippet stream list`. And `iggy`
+use formats that only a Whippet has.
+
+The short words are the same, too: `whippet s l` is `whippet stream list`. And `iggy`
 itself, 0.13, was tried with a Whippet: every command above has the exit code and the output that it has with its own
 server, apart from times, ids, what is about the machine, and what `topic update` does not name (see below).
 
