@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from whippet.app.cli.remote import rows, starts
+from whippet.app.cli.remote.activity import end_of
 from whippet.app.cli.remote.arguments import Group
 from whippet.app.cli.remote.failures import Failure
 from whippet.app.cli.remote.framework import Online, identifier, required
@@ -27,8 +28,7 @@ async def lag(on: Online, topic: Place, group: Group) -> list[rows.Lag]:
     consumer, table = consumer_of("consumer-group", group), []
     for partition in found.partitions:
         stored = await on.client.get_consumer_offset(*place, consumer, partition.id)
-        is_empty = not partition.current_offset and not partition.messages_count
-        end = 0 if is_empty else partition.current_offset + 1
+        end = end_of(partition)
         offset = None if stored is None else stored.stored_offset
         behind = partition.messages_count if offset is None else end - offset - 1
         table.append(rows.Lag(partition.id, end, offset, max(0, behind)))
