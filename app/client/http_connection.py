@@ -31,7 +31,7 @@ from whippet.app.client.http_commands import (
 )
 from whippet.app.client.http_leases import CONFLICT, Key, Leases
 from whippet.app.client.outstanding import disconnected
-from whippet.app.client.tcp import enable_keepalive
+from whippet.app.client.tcp import enable_keepalive, open_stream
 from whippet.app.commands import requests
 from whippet.app.commands.responses import LoggedIn
 from whippet.app.errors import Code, CommandError
@@ -304,16 +304,4 @@ async def connect(destination: Destination, previous: Connection | None = None) 
     """Does not log in. The leases of the previous connection are kept. OSError and ssl.SSLError are raised as
     Disconnected."""
     leases = previous.leases if isinstance(previous, HttpConnection) else Leases()
-    name = (destination.tls_domain or destination.host) if destination.tls else None
-    try:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: HttpConnection(destination, leases),
-            destination.host,
-            destination.port,
-            ssl=destination.tls,
-            server_hostname=name,
-        )
-    except OSError as error:
-        sentence = f"no connection to {destination.address}: {error.strerror or error}"
-        raise Disconnected(Code.CANNOT_ESTABLISH_CONNECTION, sentence) from error
-    return connection
+    return await open_stream(destination, lambda: HttpConnection(destination, leases))

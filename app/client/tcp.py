@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from whippet.app.client.address import Destination
 from whippet.app.client.connection import Connection, Disconnected
@@ -15,6 +16,8 @@ from whippet.app.client.outstanding import Outstanding
 from whippet.app.client.wires import WIRES, UnexpectedBytes
 from whippet.app.commands.requests import Request
 from whippet.app.errors import Code
+
+Made = TypeVar("Made", bound=asyncio.BaseProtocol)
 
 SCRATCH_BYTES = 64 << 10
 GONE_S = 30
@@ -149,15 +152,17 @@ def enable_keepalive(link: socket.socket | None) -> None:
 
 async def connect(destination: Destination, previous: Connection | None = None) -> TcpConnection:
     """Does not log in. OSError and ssl.SSLError are raised as Disconnected."""
-    loop = asyncio.get_running_loop()
+    return await open_stream(
+        destination, lambda: TcpConnection(Outstanding(destination.address, WIRES[destination.wire]()))
+    )
+
+
+async def open_stream(destination: Destination, create: Callable[[], Made]) -> Made:
+    """Connects to a server over TCP, with or without TLS."""
     name = (destination.tls_domain or destination.host) if destination.tls else None
     try:
-        _, connection = await loop.create_connection(
-            lambda: TcpConnection(Outstanding(destination.address, WIRES[destination.wire]())),
-            destination.host,
-            destination.port,
-            ssl=destination.tls,
-            server_hostname=name,
+        _, connection = await asyncio.get_running_loop().create_connection(
+            create, destination.host, destination.port, ssl=destination.tls, server_hostname=name
         )
     except OSError as error:
         sentence = f"no connection to {destination.address}: {error.strerror or error}"
