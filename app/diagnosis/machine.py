@@ -9,7 +9,7 @@ from whippet.app import open_files
 from whippet.app.config import Config
 from whippet.app.diagnosis import processes
 from whippet.app.diagnosis.finding import Finding, fail, ok, warn
-from whippet.app.telemetry.machine import Machine
+from whippet.app.telemetry.machine import Machine, lines_of
 from whippet.storage.descriptors import RESERVED
 
 MIB = 1 << 20
@@ -86,7 +86,7 @@ def _of_this_group() -> int:
 def _virtual_memory() -> Iterator[Finding]:
     check = "vm settings"
     seen = []
-    has_swap = len(_lines("/proc/swaps")) > 1
+    has_swap = len(lines_of("/proc/swaps")) > 1
     swappiness = _number("/proc/sys/vm/swappiness")
     if has_swap and swappiness is not None:
         seen.append(f"swappiness {swappiness}")
@@ -144,16 +144,8 @@ def _number(path: str) -> int | None:
 
 
 def _setting(path: str) -> str | None:
-    lines = _lines(path)
+    lines = lines_of(path)
     return lines[0].strip() if lines else None
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path) as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
 
 
 def _size(size: int) -> str:

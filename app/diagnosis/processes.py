@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from whippet.app.telemetry.machine import lines_of
+
 LISTENING = {"tcp": "0A", "udp": "07"}
 """The states of sockets that take connections or datagrams."""
 
@@ -16,7 +18,7 @@ def holder_of_lock(path: str) -> int | None:
         inode = os.stat(path).st_ino
     except OSError:
         return None
-    for line in _lines("/proc/locks"):
+    for line in lines_of("/proc/locks"):
         words = line.split()
         # 1: FLOCK  ADVISORY  WRITE 4321 08:01:1234 0 EOF
         if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
@@ -28,7 +30,7 @@ def holder_of_port(kind: str, port: int) -> tuple[int, str] | None:
     """Returns id and name of the process that has a port; `kind` is tcp or udp."""
     inodes = set()
     for table in (f"/proc/net/{kind}", f"/proc/net/{kind}6"):
-        for line in _lines(table)[1:]:
+        for line in lines_of(table)[1:]:
             words = line.split()
             if words[3] == LISTENING[kind] and int(words[1].rpartition(":")[2], 16) == port:
                 inodes.add(f"socket:[{words[9]}]")
@@ -39,12 +41,12 @@ def holder_of_port(kind: str, port: int) -> tuple[int, str] | None:
 
 
 def name_of(pid: int) -> str:
-    return next(iter(_lines(f"/proc/{pid}/comm")), "?")
+    return next(iter(lines_of(f"/proc/{pid}/comm")), "?")
 
 
 def limit_of_open_files(pid: int) -> int | None:
     """Returns how many files the process could open at most."""
-    for line in _lines(f"/proc/{pid}/limits"):
+    for line in lines_of(f"/proc/{pid}/limits"):
         if match := re.match(r"Max open files\s+\S+\s+(\d+)", line):
             return int(match[1])
     return None
@@ -69,11 +71,3 @@ def _links(pid: int) -> Iterator[str]:
         except OSError:
             # Closed meanwhile.
             continue
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path) as file:
-            return file.read().splitlines()
-    except OSError:
-        return []

@@ -47,8 +47,8 @@ class Machine:
         self.read()
 
     def read(self) -> Reading:
-        memory = {line.split(":")[0]: line for line in _lines("/proc/meminfo")}
-        io = dict(line.split(": ") for line in _lines("/proc/self/io") if ": " in line)
+        memory = {line.split(":")[0]: line for line in lines_of("/proc/meminfo")}
+        io = dict(line.split(": ") for line in lines_of("/proc/self/io") if ": " in line)
         statm = _words("/proc/self/statm")
         stat = _words("/proc/self/stat")
         return Reading(
@@ -96,7 +96,8 @@ def _os_version() -> str:
         return platform.version()
 
 
-def _lines(path: str) -> list[str]:
+def lines_of(path: str) -> list[str]:
+    """Returns the lines of a file of the kernel; none if this system does not have it."""
     try:
         with open(path) as file:
             return file.read().splitlines()
@@ -106,7 +107,7 @@ def _lines(path: str) -> list[str]:
 
 def _words(path: str) -> list[str]:
     """Returns the words of the first line. The program's name in brackets could contain spaces; ours does not."""
-    lines = _lines(path)
+    lines = lines_of(path)
     return lines[0].split() if lines else []
 
 

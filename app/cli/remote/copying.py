@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -15,7 +13,7 @@ import typer
 from whippet.app.cli.remote import destination, rows
 from whippet.app.cli.remote.failures import Failure, Unreachable, UsageFailure
 from whippet.app.cli.remote.framework import Located, connect, identifier, required
-from whippet.app.cli.remote.output import size_text
+from whippet.app.cli.remote.progress import Meter
 
 if TYPE_CHECKING:
     from whippet.app.cli.remote.topic_copy import Copied, End
@@ -25,7 +23,6 @@ IDLE_S = 0.1
 CLOSE_S = 5.0
 AGAIN_S = 1.0
 """The pause before a server that is gone is tried again."""
-PROGRESS_S = 0.5
 
 From = Annotated[
     str, typer.Argument(metavar="FROM", help="STREAM/TOPIC, CONTEXT/STREAM/TOPIC, or iggy://host:port/STREAM/TOPIC")
@@ -204,22 +201,15 @@ class _Progress:
         """Both servers were there."""
         self._before = (0, 0, 0)
         self.messages = self.size = self.found = 0
-        self._began = self._shown = time.monotonic()
-        self._shows = sys.stderr.isatty()
+        self._meter = Meter()
 
     def show(self, copied: Copied) -> None:
         messages, size, found = self._before
         self.messages, self.size, self.found = messages + copied.messages, size + copied.size, found + copied.found
-        now = time.monotonic()
-        if self._shows and now - self._shown >= PROGRESS_S:
-            self._shown = now
-            rate = size_text(int(self.size / (now - self._began)))
-            line = f"\r{self.messages:,} messages, {size_text(self.size)}, {rate}/s "
-            print(line, end="", file=sys.stderr, flush=True)
+        self._meter.show(self.messages, self.size)
 
     def keep(self) -> None:
         self._before = self.messages, self.size, self.found
 
     def end(self) -> None:
-        if self._shows and self._shown > self._began:
-            print(file=sys.stderr)
+        self._meter.end()

@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -16,7 +15,7 @@ import typer
 from whippet.app.cli.remote import output, rows, topic_reading
 from whippet.app.cli.remote.failures import UsageFailure
 from whippet.app.cli.remote.framework import Online, required
-from whippet.app.cli.remote.output import size_text
+from whippet.app.cli.remote.progress import Meter
 from whippet.app.cli.remote.reading import Place, split
 from whippet.app.cli.remote.topic_formats import Form, form_of
 from whippet.app.cli.remote.topic_records import Record
@@ -24,7 +23,6 @@ from whippet.app.cli.remote.topic_records import Record
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PROGRESS_S = 0.5
 
 Target = Annotated[str, typer.Argument(metavar="FILE", help="the file; `-` is standard output")]
 From = Annotated[
@@ -164,19 +162,12 @@ class _Progress:
 
     def __init__(self) -> None:
         self.messages = self.size = 0
-        self._began = self._shown = time.monotonic()
-        self._shows = sys.stderr.isatty()
+        self._meter = Meter()
 
     def count(self, chunk: list[Record]) -> None:
         self.messages += len(chunk)
         self.size += sum(len(record.payload) for record in chunk)
-        now = time.monotonic()
-        if self._shows and now - self._shown >= PROGRESS_S:
-            self._shown = now
-            rate = size_text(int(self.size / (now - self._began)))
-            line = f"\r{self.messages:,} messages, {size_text(self.size)}, {rate}/s "
-            print(line, end="", file=sys.stderr, flush=True)
+        self._meter.show(self.messages, self.size)
 
     def end(self) -> None:
-        if self._shows and self._shown > self._began:
-            print(file=sys.stderr)
+        self._meter.end()

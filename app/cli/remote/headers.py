@@ -71,15 +71,17 @@ def show(block: bytes) -> dict[str, str | int | float | bool]:
     position = 0
     try:
         while position < len(block):
-            key_kind, key, position = _part(block, position)
-            value_kind, value, position = _part(block, position)
+            key_kind, key, position = part_of(block, position)
+            value_kind, value, position = part_of(block, position)
             found[str(_shown(key_kind, key))] = _shown(value_kind, value)
     except (ValueError, struct.error):
         return {UNKNOWN: base64.b64encode(block).decode()}
     return found
 
 
-def _part(block: bytes, position: int) -> tuple[ValueKind, bytes, int]:
+def part_of(block: bytes, position: int) -> tuple[ValueKind, bytes, int]:
+    """Returns the kind and the bytes of a key or a value, and the position after it. Raises a ValueError or a
+    struct.error if it is cut off."""
     kind, length = _LENGTH.unpack_from(block, position)
     position += _LENGTH.size
     if not 0 < length <= len(block) - position:

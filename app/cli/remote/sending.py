@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from whippet.app.cli.remote import rows
 from whippet.app.cli.remote.failures import Failure, UsageFailure
 from whippet.app.cli.remote.framework import Online
 from whippet.app.cli.remote.messages import BATCH_BYTES, BATCH_MESSAGES, batches_of, checked_key
-from whippet.app.cli.remote.output import size_text
+from whippet.app.cli.remote.progress import Meter, size_of_files
 from whippet.app.cli.remote.reading import Place, split
 from whippet.app.cli.remote.waiting import interruptible
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 IN_PROGRESS = 4
 """Batches without a response."""
-PROGRESS_S = 0.5
 PRODUCER_BYTES_MAX = 64
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 64_000_000
@@ -92,7 +90,7 @@ async def send(
         return list(groups.items())
 
     if producer is None:
-        sender = _Sender(on, place, block)
+        sender = _Sender(on, place, block, size_of_files(files or ["-"]))
 
         async def put(payloads: list[bytes]) -> None:
             for batch in plain_batches(payloads):
@@ -235,14 +233,13 @@ def _partitioning(value: Any) -> Partitioning:
 class _Sender:
     """Sends batches and counts what was acknowledged."""
 
-    def __init__(self, on: Online, place: tuple[int | str, int | str], block: bytes) -> None:
-        """`block` has the user headers of all messages."""
+    def __init__(self, on: Online, place: tuple[int | str, int | str], block: bytes, total: int | None = None) -> None:
+        """`block` has the user headers of all messages, `total` is the size of everything, if it is known."""
         self._on = on
         self._place = place
         self._block = block
         self._pending: deque[tuple[asyncio.Future[Any], int, int]] = deque()
-        self._began = self._shown = time.monotonic()
-        self._shows = sys.stderr.isatty()
+        self._meter = Meter(total)
         self.messages = self.size = 0
 
     async def put(self, payloads: list[bytes], partitioning: Partitioning) -> None:
@@ -269,20 +266,14 @@ class _Sender:
     def _count(self, messages: int, size: int) -> None:
         self.messages += messages
         self.size += size
-        now = time.monotonic()
-        if self._shows and now - self._shown >= PROGRESS_S:
-            self._shown = now
-            rate = self.size / (now - self._began)
-            line = f"\r{self.messages:,} messages, {size_text(self.size)}, {size_text(int(rate))}/s "
-            print(line, end="", file=sys.stderr, flush=True)
+        self._meter.show(self.messages, self.size)
 
     def report(self, *, failed: bool = False) -> None:
         for sent, _, _ in self._pending:
             # Nobody awaits them any more.
             if not sent.cancel():
                 sent.exception()
-        if self._shows and self._shown > self._began:
-            print(file=sys.stderr)
+        self._meter.end()
         if failed and self.messages:
             self._on.note(f"{self.messages} messages were sent before this:")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from whippet.app.cli.remote.failures import UsageFailure
-from whippet.app.cli.remote.headers import KINDS
+from whippet.app.cli.remote.headers import KINDS, part_of
 from whippet.app.model.options import Option, Value, ValueKind, decode, encode
 
 if TYPE_CHECKING:
@@ -103,23 +103,15 @@ def headers_of(block: bytes) -> list[Header] | None:
     found, position = [], 0
     try:
         while position < len(block):
-            key_kind, key, position = _part(block, position)
+            key_kind, key, position = part_of(block, position)
             if key_kind is not ValueKind.STRING:
                 return None
-            kind, octets, position = _part(block, position)
+            kind, octets, position = part_of(block, position)
             value = decode(Option("", kind, octets))
             found.append(Header(key.decode(), kind.name.lower(), _text(value)))
         return found if block_of(found) == block else None
     except (ValueError, struct.error, BadRow):
         return None
-
-
-def _part(block: bytes, position: int) -> tuple[ValueKind, bytes, int]:
-    kind, length = _LENGTH.unpack_from(block, position)
-    position += _LENGTH.size
-    if not 0 < length <= len(block) - position:
-        raise ValueError
-    return ValueKind(kind), block[position : position + length], position + length
 
 
 def _text(value: Value) -> str:

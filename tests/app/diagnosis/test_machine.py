@@ -57,7 +57,7 @@ def test_settings_of_the_kernel_that_harm_are_reported(monkeypatch: pytest.Monke
         "/proc/sys/net/core/rmem_max": ["212992"],
         "/proc/sys/net/core/wmem_max": ["8388608"],
     }
-    monkeypatch.setattr(machine, "_lines", lambda path: settings.get(path, []))
+    monkeypatch.setattr(machine, "lines_of", lambda path: settings.get(path, []))
     found = about()
     assert [each.status for each in found["vm settings"]] == [Status.WARN] * 3 + [Status.OK]
     advice = [each.advice for each in found["network settings"]]
