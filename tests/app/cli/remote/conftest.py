@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,3 +52,12 @@ def whippet(nobody: Whippet, monkeypatch: pytest.MonkeyPatch) -> Whippet:
     monkeypatch.setenv("WHIPPET_USERNAME", USER)
     monkeypatch.setenv("WHIPPET_PASSWORD", PASSWORD)
     return nobody
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """Commands react to Ctrl-C, also where these tests were started by something that ignores it: processes inherit
+    that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
