@@ -122,7 +122,7 @@ def round_of_kills(lake: Lake, start: Start, spark: Spark, chance: random.Random
     spark.kill()
 
 
-@sized("rounds", None, long=8, variable="WHIPPET_SPARK_ROUNDS")
+@sized("rounds", None, long=5, variable="WHIPPET_SPARK_ROUNDS")
 def test_every_message_is_copied_once_whichever_process_is_killed(tmp_path: Path, rounds: int) -> None:
     need_spark()
     messages = rounds * MESSAGES_A_ROUND
