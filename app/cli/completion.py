@@ -102,7 +102,7 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 FILES = re.compile(r"\[?(FILE|PATH)\b")
 FOLDERS = re.compile(r"\[?FOLDER\b")
-"""The placeholders of arguments and options that name files and folders."""
+"""Both match the metavar of an argument or an option: completion offers files or folders for it."""
 
 Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish")]
 

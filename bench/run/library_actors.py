@@ -80,7 +80,7 @@ class LibraryConsumer(ConsumerPart):
     async def _request(self) -> Polled:
         polled = await anext(self._polls, None)
         if polled is None:
-            # It ends where there is nothing more for now.
+            # An iterator ends at the end of the topic; the next one goes on from there.
             self._polls = self._reader.polls()
             return Polled(0, 0, 0, ())
         return polled

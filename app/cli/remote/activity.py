@@ -1,4 +1,4 @@
-"""What a server is doing: two readings a moment apart, and the rates between them, for `whippet top`.
+"""Reads for `whippet top` what a server is doing: twice, a moment apart, which gives the rates.
 
 Everything comes from commands of the protocol. It has no counter of messages that were read, so the rate out is that at
 which groups store offsets. What the user has no right to ask for is left out. The shards are in the metrics that the
@@ -43,7 +43,7 @@ class TopicActivity(Row, frozen=True):
     """Bytes per second."""
     out_per_second: Rate
     lag: Count | None
-    """Of all groups; None if there are none."""
+    """The sum over all groups; None if the topic has none."""
     identity: ClassVar[str] = "topic"
 
 
@@ -75,13 +75,13 @@ class Activity(Row, frozen=True):
     memory: Size | None
     free_disk: Size | None
     connections: dict[str, int] | None
-    """By transport."""
+    """The number of connections over each transport."""
     in_per_second: Rate
     in_size: Size
     out_per_second: Rate
     lag: Count
     topics_count: Count
-    """Of which those with the most messages are below."""
+    """How many there are; `topics` has those with the most messages."""
     topics: list[TopicActivity]
     groups: list[GroupActivity]
     shards: list[ShardActivity]
@@ -90,7 +90,7 @@ class Activity(Row, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     members: int
     stored: dict[int, int]
-    """By partition."""
+    """The stored offset of each partition that has one."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Reading(msgspec.Struct, frozen=True):
     """What the server has told at one time."""
 
     at: float
-    """Of the monotonic clock."""
+    """The time of the monotonic clock."""
     time_us: int
     stats: Any
     connections: dict[str, int] | None

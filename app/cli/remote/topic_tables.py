@@ -53,7 +53,7 @@ class Table:
     """A file that is being written. It is complete when the block ends without an error."""
 
     def __init__(self, file: BinaryIO, form: str, *, as_stream: bool) -> None:
-        self._file = file
+        self._output = _Output(file)
         self._form = form
         self._as_stream = as_stream
         self._schema = schema()
@@ -62,7 +62,7 @@ class Table:
 
     def __enter__(self) -> Table:
         pa = arrow()
-        sink = pa.PythonFile(self._file, mode="w")
+        sink = pa.PythonFile(self._output, mode="w")
         if self._form == "parquet":
             import pyarrow.parquet as parquet  # noqa: PLC0415, PLR0402
 
@@ -74,8 +74,9 @@ class Table:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
             self._write()
-        with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
-            self._writer.close()
+        else:
+            self._output.is_abandoned = True
+        self._writer.close()
 
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -88,6 +89,26 @@ class Table:
         if self._rows:
             self._writer.write_batch(arrow().RecordBatch.from_pylist(self._rows, schema=self._schema))
             self._rows, self._size = [], 0
+
+
+class _Output:
+    """What Arrow writes to. Once it is abandoned nothing more is written: an end would make it look complete."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.is_abandoned = False
+
+    def write(self, octets: bytes) -> int:
+        return len(octets) if self.is_abandoned else self._file.write(octets)
+
+    def flush(self) -> None:
+        if not self.is_abandoned:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Leaves closing the file to whoever has opened it."""
 
 
 def _row(record: Record) -> dict[str, Any]:

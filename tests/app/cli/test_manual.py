@@ -27,7 +27,7 @@ def test_the_manual_page_has_every_command_and_no_markdown() -> None:
     assert not re.search(r"^#|\]\(", text, re.MULTILINE)
 
 
-@pytest.mark.skipif(shutil.which("mandoc") is None, reason="needs mandoc")
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not on this machine: apt-get install mandoc")
 def test_mandoc_finds_no_mistake() -> None:
     found = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", PAGE], capture_output=True, text=True, check=False)
     # It has no date, because it is made from what it describes.
@@ -35,7 +35,7 @@ def test_mandoc_finds_no_mistake() -> None:
     assert lines == []
 
 
-@pytest.mark.skipif(shutil.which("man") is None, reason="needs man")
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not on this machine: apt-get install man-db")
 def test_man_shows_it() -> None:
     shown = subprocess.run(["man", "--warnings", "-l", PAGE], capture_output=True, text=True, check=True)
     assert "whippet - persistent message streaming" in shown.stdout

@@ -30,7 +30,7 @@ EVIL = "order\x1b]0;x\x07"
 def shell(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if shutil.which(name) is None:
-        pytest.skip(f"needs {name}")
+        pytest.skip(f"{name} is not on this machine: apt-get install {name}")
     return name
 
 

@@ -105,6 +105,25 @@ def test_a_table_has_everything_of_a_message(records: list[Record], form: str, a
     assert list(topic_tables.read(io.BytesIO(file.getvalue()), "file", form)) == records
 
 
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_table_that_was_not_finished_does_not_look_complete(form: str) -> None:
+    file = io.BytesIO()
+    record = Record(0, 0, 1, 1, 1, b"", b"x")
+
+    def fail_within() -> None:
+        with topic_tables.Table(file, form, as_stream=False) as table:
+            table.add([record] * topic_tables.ROWS)
+            table.add([record])
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        fail_within()
+    assert file.getvalue()
+    assert not file.closed
+    with pytest.raises(Exception, match="file"):
+        list(topic_tables.read(io.BytesIO(file.getvalue()), "file", form))
+
+
 def test_headers_are_readable_with_their_kinds() -> None:
     block = (
         header(b"n", 11, b"\7\0\0\0") + header(b"r", 1, b"\xff") + header(b"t", 3, b"\1") + header(b"f", 15, bytes(8))
