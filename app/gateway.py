@@ -40,8 +40,7 @@ from whippet.app.telemetry.measurements import Measurements
 from whippet.app.unique_numbers import UniqueNumbers
 from whippet.storage.documents import Stream as StoredStream
 from whippet.storage.documents import Topic as StoredTopic
-from whippet.storage.partition import Partition
-from whippet.storage.store import Store
+from whippet.storage.engine import Engine, Partition
 
 if TYPE_CHECKING:
     from whippet.storage.archive.archiver import Archiver
@@ -59,7 +58,7 @@ class Addresses:
 
 class Gateway:
     def __init__(
-        self, config: Config, store: Store, users: Users, tokens: PersonalTokens, clock: Callable[[], int]
+        self, config: Config, store: Engine, users: Users, tokens: PersonalTokens, clock: Callable[[], int]
     ) -> None:
         self.config = config
         self.store = store
@@ -114,7 +113,7 @@ class Gateway:
 
     @classmethod
     async def open(
-        cls, config: Config, store: Store, environment: Mapping[str, str], *, default_root: bool = False
+        cls, config: Config, store: Engine, environment: Mapping[str, str], *, default_root: bool = False
     ) -> Gateway:
         known = KnownLogins(os.path.join(store.options.path, ACCESS_FOLDER))
         throttle = Throttle(known=await asyncio.to_thread(known.read), on_known=lambda: known.keep(throttle.known))
@@ -160,23 +159,22 @@ class Gateway:
             await self.known_logins.close()
 
 
-def _load_catalogue(store: Store) -> Directory[Stream]:
-    reserved = store.reserved.get(store.layout.streams)
-    return Directory([_stream(store, stream) for stream in store.streams.values()], reserved)
+def _load_catalogue(store: Engine) -> Directory[Stream]:
+    return Directory([_stream(store, stream) for stream in store.streams.values()], store.reserved_ids())
 
 
-def _stream(store: Store, stored: StoredStream) -> Stream:
+def _stream(store: Engine, stored: StoredStream) -> Stream:
     stream_id = stored.document.id
     topics = [_topic(store, stream_id, topic) for topic in stored.topics.values()]
-    return Stream(stored.document, Directory(topics, store.reserved.get(store.layout.topics(stream_id))))
+    return Stream(stored.document, Directory(topics, store.reserved_ids(stream_id)))
 
 
-def _topic(store: Store, stream_id: int, stored: StoredTopic) -> Topic:
+def _topic(store: Engine, stream_id: int, stored: StoredTopic) -> Topic:
     document = stored.document
     numbers = range(document.partitions_count)
     groups = [Group(group, document.partitions_count) for group in stored.groups.values()]
     return Topic(
         document,
         [store.partition(stream_id, document.id, number) for number in numbers],
-        Directory(groups, store.reserved.get(store.layout.groups(stream_id, document.id))),
+        Directory(groups, store.reserved_ids(stream_id, document.id)),
     )

@@ -23,7 +23,7 @@ from whippet.storage.options import MIB
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.catalogue import Stream, Topic
-    from whippet.storage.partition import Partition
+    from whippet.storage.engine import Partition
     from whippet.storage.retention import HeldBack
 
 _log = logging.getLogger(__name__)

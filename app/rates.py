@@ -20,7 +20,7 @@ from whippet.storage.offsets import Kind
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.catalogue import Stream, Topic
-    from whippet.storage.partition import Partition
+    from whippet.storage.engine import Partition
 
 PERIOD_SECONDS = 1.0
 TOGETHER = 500
@@ -235,8 +235,8 @@ class Rates:
 
 def _disk(gateway: Gateway) -> DiskState | None:
     disk = gateway.store.disk
-    space = disk.space
-    return None if space is None else DiskState(space.free, space.total, disk.reserve, disk.is_full)
+    space = None if disk is None else disk.space
+    return None if disk is None or space is None else DiskState(space.free, space.total, disk.reserve, disk.is_full)
 
 
 async def _archive(gateway: Gateway) -> ArchiveState | None:
@@ -244,7 +244,7 @@ async def _archive(gateway: Gateway) -> ArchiveState | None:
     if archiver is None:
         return None
     waiting = 0
-    for number, partition in enumerate(list(gateway.store.partitions.values()), 1):
+    for number, partition in enumerate(list(archiver.partitions), 1):
         waiting += archiver.waiting_in(partition)
         await _yield_now_and_then(number)
     return ArchiveState(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from whippet.app.certificate_expiry import CertificateExpiry
-from whippet.storage.store import Progress
+from whippet.storage.opening_progress import Progress
 
 
 class Stage(enum.Enum):

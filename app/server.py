@@ -38,8 +38,9 @@ from whippet.app.telemetry.measurements import Measurements
 from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage import descriptors
 from whippet.storage.errors import StorageError
+from whippet.storage.opening_progress import Progress
 from whippet.storage.options import StoreOptions
-from whippet.storage.store import Progress, Store
+from whippet.storage.store import Store
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.certificates import Renewals
 from whippet.transports.http import application, routes

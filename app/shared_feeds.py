@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence, S
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from whippet.storage.batch import Readable
+from whippet.storage.engine import Partition
 from whippet.storage.errors import StorageError
-from whippet.storage.partition import Partition
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from whippet.storage import catalog_loading, collector, removal, retention, sealed_documents, takeover
+from whippet.storage import catalog_loading, collector, removal, retention, sealed_documents, store_readings, takeover
 from whippet.storage.batch import Limits
 from whippet.storage.catalog import Catalog
 from whippet.storage.catalog_loading import LoadedCatalog
@@ -24,10 +24,12 @@ from whippet.storage.data_folder import DataFolder
 from whippet.storage.disk_space import DiskSpace
 from whippet.storage.documents import FIRST_INCARNATION, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
 from whippet.storage.encryption import Seal
-from whippet.storage.errors import CatalogueError, PartitionFailed, StorageError, TopicFull
+from whippet.storage.engine import Reading
+from whippet.storage.errors import CatalogueError, PartitionClosed, PartitionFailed, StorageError, TopicFull
 from whippet.storage.files import Files
 from whippet.storage.layout import TOKENS_FOLDER, USERS_FOLDER, Layout, PartitionId
 from whippet.storage.log import Log
+from whippet.storage.opening_progress import Listener, ProgressCounter
 from whippet.storage.options import StoreOptions, TopicSettings, settings_of
 from whippet.storage.packing import Compression
 from whippet.storage.partition import Partition
@@ -53,19 +55,6 @@ OPENED_TOGETHER = 64
 """Partitions that a shard opens in one call: enough progress reports, and no mailbox full of thousands of calls."""
 
 Result = TypeVar("Result")
-
-
-class Progress(NamedTuple):
-    """How many partitions have been opened."""
-
-    opened: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"opened {self.opened} of {self.total} partitions"
-
-
-Listener = Callable[[Progress], None]
 
 
 def now_us() -> int:
@@ -212,7 +201,7 @@ class Store:
                         continue
                     by_shard[shard_of(place, len(self.shards))].append(place)
                     total += 1
-        counter = _ProgressCounter(total, progress)
+        counter = ProgressCounter(total, progress)
         await asyncio.gather(*(self._open_on(self.shards[n], places, counter) for n, places in by_shard.items()))
 
     async def _take(
@@ -236,7 +225,7 @@ class Store:
         whole = Seal(keyring, b"whippet\0" + self._folder.identity.encode() + b"\0")
         return whole.for_part(part) if part else whole
 
-    async def _open_on(self, shard: Shard, places: list[PartitionId], counter: _ProgressCounter) -> None:
+    async def _open_on(self, shard: Shard, places: list[PartitionId], counter: ProgressCounter) -> None:
         for start in range(0, len(places), OPENED_TOGETHER):
             group = places[start : start + OPENED_TOGETHER]
             for opened in await shard.call(
@@ -358,6 +347,9 @@ class Store:
         """Bytes of recent, already written batches in memory, over all partitions."""
         return self._shared.tails.used
 
+    def readings(self) -> Iterator[Reading]:
+        return store_readings.of(self)
+
     # ------------------------------------------------------------------------------------------------------- partitions
 
     def partition(self, stream_id: int, topic_id: int, partition_id: int) -> Partition | None:
@@ -410,6 +402,15 @@ class Store:
                 _log.warning("the message saver: %s", error)
 
     # -------------------------------------------------------------------------------------------- creating and removing
+
+    def reserved_ids(self, stream_id: int | None = None, topic_id: int | None = None) -> set[int]:
+        """The ids that must not be assigned again: of streams, of the topics of a stream, of the groups of a topic."""
+        layout = self.layout
+        if stream_id is None:
+            folder = layout.streams
+        else:
+            folder = layout.topics(stream_id) if topic_id is None else layout.groups(stream_id, topic_id)
+        return self.reserved.get(folder, set())
 
     @shielded
     async def create_stream(self, document: StreamDocument) -> None:
@@ -558,9 +559,12 @@ class Store:
             partition.held_back = found
         return deleted
 
-    async def delete_segments(self, partition: Partition, count: int) -> int:
+    async def delete_segments(self, place: PartitionId, count: int) -> int:
         """Deletes the oldest closed segments of a partition, fewer if the consumer barrier protects some of them, or if
         some must be archived first."""
+        partition = self.partitions.get(place)
+        if partition is None:
+            raise PartitionClosed(f"{place}: removed")
         await partition.here()
         seen = await self._closed(partition)
         return await self._trim(partition, retention.oldest(seen, count), seen.purges)
@@ -577,20 +581,3 @@ class Store:
         segments = await partition.closed_segments()
         slowest = partition.slowest_reader
         return retention.Closed(segments, None if slowest is None else slowest.offset, purges)
-
-
-class _ProgressCounter:
-    """Reports the progress of opening at most once a second."""
-
-    def __init__(self, total: int, progress: Listener) -> None:
-        self._total = total
-        self._done = 0
-        self._progress = progress
-        self._reported_at = time.monotonic()
-        progress(Progress(0, total))
-
-    def add(self, count: int) -> None:
-        self._done += count
-        if self._done == self._total or time.monotonic() - self._reported_at > 1:
-            self._reported_at = time.monotonic()
-            self._progress(Progress(self._done, self._total))

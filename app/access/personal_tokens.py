@@ -18,8 +18,8 @@ from blake3 import blake3
 from whippet.app.access.users import User, Users
 from whippet.app.errors import Code, CommandError
 from whippet.storage.documents import NOT_UNDERSTOOD
+from whippet.storage.engine import Engine
 from whippet.storage.errors import StorageError
-from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PersonalTokens:
-    def __init__(self, store: Store, per_user_max: int, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Engine, per_user_max: int, clock: Callable[[], int]) -> None:
         self._store = store
         self._per_user_max = per_user_max
         self._clock = clock

@@ -28,8 +28,8 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Directory
 from whippet.app.model.identity import Login, UserStatus
 from whippet.storage.documents import NOT_UNDERSTOOD
+from whippet.storage.engine import Engine
 from whippet.storage.errors import CatalogueError
-from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Users:
 
     def __init__(
         self,
-        store: Store,
+        store: Engine,
         found: Directory[User],
         clock: Callable[[], int],
         passwords: Passwords,
@@ -155,7 +155,7 @@ class Users:
     @classmethod
     async def open(
         cls,
-        store: Store,
+        store: Engine,
         environment: Mapping[str, str],
         default_root: bool,
         clock: Callable[[], int],

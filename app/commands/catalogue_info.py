@@ -5,8 +5,8 @@ from __future__ import annotations
 from whippet.app.commands import responses
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.model.topic_options import TopicDefaults
+from whippet.storage.engine import Partition
 from whippet.storage.offsets import Kind
-from whippet.storage.partition import Partition
 
 
 def stream_info(stream: Stream) -> responses.StreamInfo:

@@ -21,9 +21,9 @@ from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage import batch as batches
 from whippet.storage.appended import Appended
 from whippet.storage.batch import Message, Writable
+from whippet.storage.engine import Partition
 from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability, TopicOptions
-from whippet.storage.partition import Partition
 from whippet.storage.producers import Producer
 
 if TYPE_CHECKING:

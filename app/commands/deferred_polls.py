@@ -19,8 +19,8 @@ from whippet.app.commands.requests import ConsumerKind, StrategyKind
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Topic
+from whippet.storage.engine import Partition
 from whippet.storage.errors import PartitionClosed
-from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway

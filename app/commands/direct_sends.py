@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.identity import Login
     from whippet.app.model.sessions import Session
-    from whippet.storage.partition import Partition
+    from whippet.storage.engine import Partition
 
 OnDone = Callable[[CommandError | None], None]
 Content = Single | tuple[Writable, Checked | None]

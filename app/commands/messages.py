@@ -18,10 +18,10 @@ from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.sessions import NOT_REGISTERED
 from whippet.storage.appended import Appended
 from whippet.storage.batch import Readable
+from whippet.storage.engine import Partition
 from whippet.storage.errors import ProducerFenced
 from whippet.storage.fetched import Fetched
 from whippet.storage.options import Durability
-from whippet.storage.partition import Partition
 from whippet.storage.producers import OWNER_BYTES, Producer
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.groups import Group
 from whippet.app.model.sessions import Transport
+from whippet.storage.engine import Partition
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.offsets import Key, Kind
-from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway

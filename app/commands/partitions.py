@@ -9,8 +9,8 @@ from whippet.app.commands.target import Target
 from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.topic_options import FIXED
+from whippet.storage.engine import Partition
 from whippet.storage.options import settings_of
-from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
@@ -46,7 +46,7 @@ async def delete_partitions(
 
 
 async def delete_segments(gateway: Gateway, session: Session, request: requests.DeleteSegments, target: Target) -> None:
-    await gateway.store.delete_segments(find_partition(target, request.partition_id), request.count)
+    await gateway.store.delete_segments(find_partition(target, request.partition_id).place, request.count)
 
 
 def find_partition(target: Target, partition_id: int) -> Partition:

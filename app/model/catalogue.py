@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.groups import Group
 from whippet.storage.documents import StreamDocument, TopicDocument
-from whippet.storage.partition import Partition
+from whippet.storage.engine import Partition
 
 NAME_BYTES_MAX = 255
 

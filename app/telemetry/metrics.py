@@ -26,7 +26,7 @@ from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
-    from whippet.storage.partition import Partition
+    from whippet.storage.engine import Partition
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
@@ -177,28 +177,14 @@ def _copied(histogram: Histogram) -> tuple[list[int], float]:
 
 
 def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
-    store, measurements = gateway.store, gateway.measurements
+    measurements = gateway.measurements
     yield Timings(
         "whippet_fsync_seconds",
         "Time to sync a file or a folder.",
         [(("file",), *_copied(measurements.file_syncs)), (("folder",), *_copied(measurements.folder_syncs))],
         ("kind",),
     )
-    yield _gauge("whippet_unflushed_bytes", "Bytes accepted but not yet written.", store.unflushed_bytes)
-    yield _gauge("whippet_tail_bytes", "Bytes of recent batches in memory.", store.tail_bytes)
-    yield _gauge("whippet_partitions_unavailable", "Partitions that could not be opened.", len(store.unavailable))
-    failed = sum(partition.failed is not None for partition in store.partitions.values())
-    yield _gauge("whippet_partitions_failed", "Partitions that refuse writes because the disk has failed.", failed)
-    shards = list(enumerate(store.shards))
-    for name, sentence in (
-        ("queue_length", "Work items that wait for the thread of a shard."),
-        ("writes", "Write orders that a shard has executed."),
-        ("loop_writes", "Batches that the event loop has written itself."),
-        ("slow_loop_writes", "Those of them that took over a millisecond."),
-        ("syncs", "Syncs of a partition for which sends or commits waited."),
-    ):
-        values: Values = [((str(number),), getattr(shard, name)) for number, shard in shards]
-        yield Series(f"whippet_shard_{name}", sentence, values, ("shard",), counts=name != "queue_length")
+    yield from (Series(*reading) for reading in gateway.store.readings())
 
 
 def _clients(gateway: Gateway) -> Iterator[Series]:
@@ -229,7 +215,7 @@ def _certificates(gateway: Gateway) -> Iterator[Series]:
 def _disk(gateway: Gateway) -> Iterator[Series]:
     """Nothing if the space is not checked."""
     disk = gateway.store.disk
-    if disk.space is None:
+    if disk is None or disk.space is None:
         return
     sentence = "Bytes that are free on the disk of the data folder."
     yield _gauge("whippet_disk_free_bytes", sentence, disk.space.free)

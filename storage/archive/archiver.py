@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -516,6 +516,11 @@ class Archiver:
     def waiting_messages(self) -> int:
         """Messages that are not in the archive yet."""
         return sum(self.waiting_in(partition) for partition in self._store.partitions.values())
+
+    @property
+    def partitions(self) -> Iterable[Partition]:
+        """What is to be archived."""
+        return self._store.partitions.values()
 
     def waiting_in(self, partition: Partition) -> int:
         """Messages of one partition that are not in the archive yet."""

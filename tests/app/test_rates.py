@@ -12,6 +12,7 @@ import pytest
 from tests.app.commands.support.reading import Reading, reading
 from tests.storage.archive.support.archives import Flaky, archiver_of
 from tests.storage.support.scarce_disk import RESERVE, TOTAL, ScarceDisk
+from tests.storage.support.world import local
 from tests.support.turns import TurnCounter
 from whippet.app import rates
 from whippet.app.commands import requests
@@ -98,9 +99,10 @@ async def test_a_sample_of_everything_has_the_state_of_the_disk_and_of_the_archi
         sampled = msgspec.json.decode((await made.gateway.rates.next()).encoded())
         assert (sampled["disk"], sampled["archive"]) == (None, None)
         await made.fill(5)
-        made.gateway.store.disk = DiskSpace("here", RESERVE, disk, made.gateway.store.room, lambda: 0)
-        await made.gateway.store.disk.check()
-        archiver = archiver_of(made.gateway.store, Flaky(tmp_path / "archive"), interval_s=1e6)
+        store = local(made.gateway.store)
+        store.disk = DiskSpace("here", RESERVE, disk, store.room, lambda: 0)
+        await store.disk.check()
+        archiver = archiver_of(store, Flaky(tmp_path / "archive"), interval_s=1e6)
         made.gateway.archiver = archiver
         measurement = await made.gateway.rates.next()
         sampled = msgspec.json.decode(measurement.encoded())
@@ -120,7 +122,7 @@ async def test_a_sample_of_everything_has_the_state_of_the_disk_and_of_the_archi
         # Who may read one stream learns nothing of the server.
         assert set(msgspec.json.decode(measurement.encoded(0))) == {"at", "seconds", "stream"}
         disk.free = TOTAL
-        await made.gateway.store.disk.check()
+        await store.disk.check()
         await archiver.start()
         assert await archiver.round()
         archiver.problem, archiver.failures, archiver.refused = "a bucket", 2, True

@@ -66,7 +66,7 @@ async def test_sends_in_deleted_segments_are_still_remembered(tmp_path: Path) ->
         (partition,) = await with_topic(store)
         for sequence in range(5):
             await partition.append_once(sized(1, 900), by(sequence))
-        assert await store.delete_segments(partition, 3) == 3
+        assert await store.delete_segments(partition.place, 3) == 3
         assert (await partition.append_once(texts("x"), by(0))).base_offset == 0
     async with opened(tmp_path, segment_bytes=1000) as store:
         (partition,) = await with_topic(store)

@@ -89,7 +89,7 @@ async def test_segments_that_are_deleted_meanwhile_are_not_in_the_copy(tmp_path:
         def act(path: str) -> None:
             nonlocal deleted
             if path.endswith(f"{3:020}.log") and not deleted and "data" in path:
-                deleted = asyncio.run_coroutine_threadsafe(store.delete_segments(partition, 1), loop).result()
+                deleted = asyncio.run_coroutine_threadsafe(store.delete_segments(partition.place, 1), loop).result()
 
         await asyncio.to_thread(backup, tmp_path, Interfering(act))
         assert deleted == 1

@@ -270,7 +270,7 @@ async def test_reads_commits_deletions_purges_and_groups_work_while_the_disk_is_
         await store.write_user(1, b"{}")
         await store.update_topic(0, TopicDocument(id=0, name="u", created_at=1, partitions_count=1))
         await partition.flush(sync=True)
-        assert await store.delete_segments(partition, 1) == 1
+        assert await store.delete_segments(partition.place, 1) == 1
         await partition.purge()
         await store.remove_stream(1)
         await store.remove_group(0, 0, 1)

@@ -465,7 +465,7 @@ def test_a_partition_resumes_once_deleted_segments_make_room_on_the_disk(level: 
         sent = [await _append(partition, f"{i}".ljust(600)) for i in range(9)]
         await partition.flush(sync=True)
         disk.refuse = lambda act, path: errno.ENOSPC if act in ("write", "make_folder") else None
-        assert await store.delete_segments(partition, 2) == 2
+        assert await store.delete_segments(partition.place, 2) == 2
         first = partition.first_offset
         assert first > 0
         disk.refuse = lambda act, path: None
@@ -491,7 +491,7 @@ def test_a_power_failure_after_unsynced_deletions_leaves_no_hole() -> None:
         disk.refuse = lambda act, path: errno.ENOSPC if act == "sync_folder" else None
         for _ in range(3):
             with pytest.raises(WriteFailed):
-                await store.delete_segments(partition, 1)
+                await store.delete_segments(partition.place, 1)
         assert partition.first_offset > first
 
     disk = SimulatedDisk()

@@ -221,7 +221,7 @@ def test_deleting_segments_frees_a_full_disk(tmp_path: Path, request: pytest.Fix
         await case.fill()
         exhaust(case.small)
         partition = case.partition()
-        assert await case.store.delete_segments(partition, 4) == 4
+        assert await case.store.delete_segments(partition.place, 4) == 4
         first = partition.first_offset
         assert first > 0
         if level is Durability.MEMORY:
@@ -263,7 +263,7 @@ def test_a_purge_frees_a_full_disk(
             await partition.flush()
         await partition.store_offset(Kind.CONSUMER, 1, partition.readable - 1)
         if trimmed:
-            await case.store.delete_segments(partition, 1)
+            await case.store.delete_segments(partition.place, 1)
         await case.fill()
         exhaust(case.small)
         await partition.purge()

@@ -285,7 +285,7 @@ class PartitionMachine(RuleBasedStateMachine):
         if self.partition.durability is Durability.MEMORY:
             self.wait(self.partition.flush())  # so that the segments are known
         closed = self.partition.segments_count - 1
-        deleted = self.wait(self.store.delete_segments(self.partition, count))
+        deleted = self.wait(self.store.delete_segments(self.partition.place, count))
         assert deleted <= min(count, closed)
         assert deleted == min(count, closed) or self.consumers
         self.forget_before(deleted)

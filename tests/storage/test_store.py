@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.world import opened, payloads, settled, sized, texts, with_topic
-from tests.support.clocks import NOON, Clock, Seconds
+from tests.support.clocks import NOON, Clock
 from whippet.storage import store as stores
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
@@ -41,19 +41,6 @@ async def test_a_folder_that_is_open_is_refused_with_its_name(tmp_path: Path) ->
         assert (await partition.append(texts("a"))).base_offset == 0
     async with opened(tmp_path):
         pass
-
-
-def test_the_progress_of_opening_is_reported_once_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = Seconds()
-    monkeypatch.setattr(stores, "time", seconds)
-    reports: list[tuple[int, int]] = []
-    counter = stores._ProgressCounter(80, lambda progress: reports.append((progress.opened, progress.total)))
-    for _ in range(7):
-        counter.add(10)
-        seconds.now += 0.5
-    counter.add(10)
-    # At least a second has to pass between two reports, and a little more.
-    assert reports == [(0, 80), (40, 80), (70, 80), (80, 80)]
 
 
 def test_the_stores_clock_counts_whole_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +113,7 @@ async def test_a_closed_store_refuses_every_use_and_has_released_its_folder(tmp_
             partition.append(texts("a")),
             store.create_stream(StreamDocument(id=9, name="x", created_at=1)),
             store.retain(0, 0, expiry_us=1, max_bytes=1),
-            store.delete_segments(partition, 1),
+            store.delete_segments(partition.place, 1),
             store.remove_stream(0),
         ):
             with pytest.raises(PartitionClosed):
@@ -150,6 +137,8 @@ async def test_an_unknown_partition_is_none(tmp_path: Path) -> None:
         assert store.partition(0, 0, 0) is store.partitions[PartitionId(0, 0, 0)]
         assert store.partition(0, 0, 1) is None
         assert store.partition(5, 0, 0) is None
+        with pytest.raises(PartitionClosed, match="partition 1: removed"):
+            await store.delete_segments(PartitionId(0, 0, 1), 1)
 
 
 async def test_the_saver_continues_after_a_defect_and_the_store_closes(
@@ -276,9 +265,9 @@ async def test_a_deletion_of_segments_stops_at_the_barrier(tmp_path: Path) -> No
         for _ in range(6):
             await partition.append(texts("a", "b"))
         await partition.store_offset(Kind.GROUP, 1, 5)
-        assert await store.delete_segments(partition, 2) == 2
-        assert await store.delete_segments(partition, 99) == 1
-        assert await store.delete_segments(partition, 99) == 0
+        assert await store.delete_segments(partition.place, 2) == 2
+        assert await store.delete_segments(partition.place, 99) == 1
+        assert await store.delete_segments(partition.place, 99) == 0
         assert (partition.first_offset, partition.messages_count) == (6, 6)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.app.access.support.world import world
 from tests.storage.support.scarce_disk import PLENTY, RESERVE, ScarceDisk
+from tests.storage.support.world import local
 from tests.transports.http.support.calling import with_topic as over_http
 from tests.transports.support import modern, newer, quic
 from tests.transports.support.modern import batch_of, sending
@@ -91,14 +92,14 @@ async def test_over_tcp_and_classic(tmp_path: Path) -> None:
 async def test_over_websocket_and_classic(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with talking(tmp_path, store=options(disk)) as made:
-        await is_refused_to_classic(await made.root(), disk, made.gateway.store)
+        await is_refused_to_classic(await made.root(), disk, local(made.gateway.store))
 
 
 async def test_over_quic_and_classic(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with quic.served(tmp_path, store=options(disk)) as made:
         client = await made.root()
-        store = made.gateway.store
+        store = local(made.gateway.store)
         await quic.make_topic(client)
         await fill(disk, store)
         assert [(await client.ask(request))[0] for request in MORE_PLACES] == [CANNOT_SAVE_MESSAGES] * 3
@@ -139,10 +140,10 @@ async def test_browsers_get_the_name(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with talking(tmp_path, store=options(disk)) as made:
         browser = await browsing.with_topic(made)
-        await fill(disk, made.gateway.store)
+        await fill(disk, local(made.gateway.store))
         refused = await browser.refused("send_messages", **browsing.sending("YQ=="))
         assert refused == (20013, "disk_full", None)
-        await empty(disk, made.gateway.store)
+        await empty(disk, local(made.gateway.store))
         await browser.ask("send_messages", **browsing.sending("YQ=="))
 
 
@@ -150,7 +151,7 @@ async def test_http_names_the_setting_and_the_free_bytes(tmp_path: Path, caplog:
     disk = ScarceDisk()
     caplog.set_level(logging.INFO)
     async with over_http(tmp_path, **options(disk)) as made:
-        root, store = made.root, made.gateway.store
+        root, store = made.root, local(made.gateway.store)
         messages = "/streams/s/topics/t/messages?partition=0"
 
         async def send(more: str = "") -> Any:
@@ -184,7 +185,7 @@ async def test_http_names_the_setting_and_the_free_bytes(tmp_path: Path, caplog:
 async def test_health_metrics_and_statistics_show_it(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with over_http(tmp_path, **options(disk)) as made:
-        store = made.gateway.store
+        store = local(made.gateway.store)
         made.gateway.readiness.disk_problem = store.disk.summary
         assert (await made.root.get("/health/ready"))["problems"] == []
 

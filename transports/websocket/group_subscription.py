@@ -19,7 +19,7 @@ from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.shared_feeds import PIECE_BYTES
-from whippet.storage.partition import Partition
+from whippet.storage.engine import Partition
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import request_bodies
 from whippet.transports.http.forms.batch_decoder import decode_messages

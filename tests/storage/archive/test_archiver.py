@@ -164,13 +164,13 @@ async def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
         (partition,) = await with_topic(store)
         await fill(partition)
         assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 0
-        assert await store.delete_segments(partition, 1) == 0
+        assert await store.delete_segments(partition.place, 1) == 0
         archive.before = unavailable
         assert not await archiver.round()
         assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 0
         archive.before = lambda operation: None
         assert await archiver.round()
-        assert await store.delete_segments(partition, 1) == 1
+        assert await store.delete_segments(partition.place, 1) == 1
         assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 1
         assert partition.first_offset == 6
         await fill(partition)
@@ -441,7 +441,7 @@ async def test_messages_are_refused_while_too_much_waits_for_the_archive_if_ther
         assert archiver.waiting_bytes == 404
         assert await archiver.round()
         assert archiver.waiting_bytes == 0
-        await store.delete_segments(partition, 1)
+        await store.delete_segments(partition.place, 1)
         assert archiver.waiting_bytes == 0
         archiver.refused = True
         await archiver.stop(seconds=HANGS_S)

@@ -212,7 +212,7 @@ async def test_deleted_segments_are_not_read_from_the_archive(tmp_path: Path) ->
     clock = Clock()
     async with archiving(tmp_path, Flaky(tmp_path / "archive"), clock) as (store, archiver):
         partition = await filled(store, archiver, clock)
-        assert await store.delete_segments(partition, 1) == 1
+        assert await store.delete_segments(partition.place, 1) == 1
         assert partition.first_offset == partition.local_first_offset == 18
 
 

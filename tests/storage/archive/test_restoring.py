@@ -105,7 +105,7 @@ async def test_offsets_that_may_have_been_given_out_are_left_out(tmp_path: Path)
         await fill(partition, 2)
         assert partition.messages_count == 10
         assert offsets(await partition.read(8, 10)) == [first, first + 1]
-        assert await store.delete_segments(partition, 2) == 2
+        assert await store.delete_segments(partition.place, 2) == 2
         assert (partition.first_offset, partition.messages_count) == (first, 2)
     (checked,) = survey(StoreOptions(path=str(tmp_path / "restored")))
     assert checked.damage == []

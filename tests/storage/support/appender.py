@@ -88,7 +88,7 @@ async def append_for_ever(store: Store, partition: Partition, consumer: int, rou
             say("flushed", number)
         if chance.random() < 0.05 and partition.segments_count > 4:
             say("trimming", number)
-            await store.delete_segments(partition, chance.randrange(1, 4))
+            await store.delete_segments(partition.place, chance.randrange(1, 4))
             say("trimmed", number, partition.first_offset)
 
 

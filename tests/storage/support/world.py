@@ -17,6 +17,7 @@ from tests.support.running import HANGS_S
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, StoredMessage, build
 from whippet.storage.documents import StreamDocument, TopicDocument
+from whippet.storage.engine import Engine
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import StoreOptions
@@ -69,6 +70,12 @@ def offsets(fetched: Fetched) -> list[int]:
 
 def payloads(fetched: Fetched) -> list[bytes]:
     return [message.payload for message in stored(fetched)]
+
+
+def local(engine: Engine) -> Store:
+    """The engine of a gateway as the store on this machine that it is in most tests."""
+    assert isinstance(engine, Store)
+    return engine
 
 
 @contextlib.asynccontextmanager

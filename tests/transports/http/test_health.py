@@ -15,12 +15,13 @@ from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import calling
 from tests.transports.support.dated import ending_in
 from whippet.app.readiness import Readiness, Stage
-from whippet.storage.store import Progress
+from whippet.storage.opening_progress import Progress
 from whippet.transports.http.serving.startup import startup_application
 
 SLOW_OPENING = """
 import asyncio, sys
-from whippet.storage.store import Progress, Store
+from whippet.storage.opening_progress import Progress
+from whippet.storage.store import Store
 from whippet.transports.http.serving import server
 
 open_store, listen = Store.open, server.start

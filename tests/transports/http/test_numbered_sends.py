@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.storage.support.world import local
 from tests.transports.http.support.calling import Calling, calling, with_topic
 from tests.transports.http.support.messages import MESSAGES, message, payloads, sent
 from whippet.app.client.batching import pack
@@ -90,7 +91,7 @@ async def test_a_repeated_send_may_request_more_durability(tmp_path: Path) -> No
         assert (await send(world, b"a", 1, 1)).headers["iggy-durability"] == "replicated"
         again = await send(world, b"a", 1, 1, query="?durability=synced")
         assert again.headers["iggy-durability"] == "persisted"
-        partition = world.gateway.store.partition(0, 0, 0)
+        partition = local(world.gateway.store).partition(0, 0, 0)
         assert partition is not None
         assert partition.synced == partition.appended == 1
 

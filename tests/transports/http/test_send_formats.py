@@ -18,6 +18,7 @@ import pytest
 import zstandard
 from starlette.types import Receive, Scope, Send
 
+from tests.storage.support.world import local
 from tests.transports.http.support.calling import Caller, Calling, with_topic
 from tests.transports.http.support.messages import MESSAGES, header_entry, payloads, poll, stored
 from tests.transports.http.support.serving import Serving, serving
@@ -280,7 +281,7 @@ async def test_a_send_may_raise_the_durability_of_the_topic_but_never_lower_it(
 ) -> None:
     settings: dict[str, Any] = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
     async with with_topic(tmp_path, durability=level, **settings) as world:
-        partition = world.gateway.store.partition(0, 0, 0)
+        partition = local(world.gateway.store).partition(0, 0, 0)
         assert partition is not None
         for requested in Durability:
             response = await send(world, NDJSON, b"1\n2", f"partition=0&durability={requested.name.lower()}")

@@ -13,7 +13,7 @@ import msgspec
 
 from whippet.app.shared_feeds import Encode, Part, Position
 from whippet.storage.batch import FRAME_BYTES
-from whippet.storage.partition import Partition
+from whippet.storage.engine import Partition
 from whippet.transports import offload
 from whippet.transports.http.forms import user_headers
 from whippet.transports.http.forms.batch_decoder import MessageHeader, iterate_messages, payload_views
