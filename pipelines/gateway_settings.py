@@ -10,9 +10,6 @@ from pyspark_whippet.session import Session, session_of
 from pyspark_whippet.settings import Access, Secret
 from whippet.pipelines.keys import BOOLEAN, SECRET, STRING, key, table_of
 
-RETRIES = "10"
-"""About a minute, so that a gateway can be restarted while pipelines run."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
@@ -41,7 +38,7 @@ class GatewaySettings:
     def _option_values(self) -> dict[str, str]:
         scheme = "https" if self.tls.enabled else "http"
         urls = (each if "://" in each else f"{scheme}://{each.strip()}" for each in self.address.split(","))
-        found = {"url": ",".join(urls), "http.retries": RETRIES}
+        found = {"url": ",".join(urls)}
         if self.tls.ca_file is not None:
             found["http.caFile"] = self.tls.ca_file
         if self.username is not None:

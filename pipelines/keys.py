@@ -78,6 +78,10 @@ class Substituted(str):
         found.shown = shown
         return found
 
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """For pickling."""
+        return str(self), self.shown
+
 
 def toml_text(value: Any) -> str:
     """Formats a value as TOML."""
@@ -124,10 +128,20 @@ def _value(kind: Kind, name: str, raw: Any, place: str) -> Any:
             raise FileError(f"{inner}: {kind.needs} is needed")
         return tuple(decode(kind.table, each, f"{inner} {number}") for number, each in enumerate(raw, start=1))
     try:
-        return kind.parse(raw)
+        # Values travel to processes of Spark, and into libraries that look at the exact type.
+        return kind.parse(_plain(raw))
     except (ValueError, OptionError) as error:
         shown = "" if kind is SECRET else f" {toml_text(raw)}:"
         raise FileError(f"{place}: key '{name}':{shown} {str(error) or f'{kind.needs} is needed'}") from None
+
+
+def _plain(value: Any) -> Any:
+    """A value of any kind, with plain strings."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, str) else value
 
 
 def _unknown(name: str, known: Mapping[str, Key], not_here: Mapping[str, str]) -> str:

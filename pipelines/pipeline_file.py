@@ -21,6 +21,8 @@ from whippet.pipelines.sinks import SINKS, Sink
 from whippet.pipelines.sources import SOURCES, Source
 from whippet.pipelines.transforms import TRANSFORMS, Transform
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""How the address of object storage begins; the folder with this name would be a local one."""
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 APPEND, UPDATE = "append", "update"
 
@@ -30,6 +32,13 @@ class State:
     """Where a pipeline stores its progress. Two processes never share one state."""
 
     path: str = keys.key(STRING, "a folder, with a subfolder for each pipeline, named after its key", "local_state")
+
+    def __post_init__(self) -> None:
+        if _URL.match(self.path):
+            raise InvalidValue(
+                "key 'path': a folder is needed, on a disk that lasts: the state cannot be in object storage, because "
+                "its lock and its files need a file system"
+            )
 
 
 def _spark_settings(raw: Any) -> dict[str, str]:
@@ -46,7 +55,7 @@ def _flatten(prefix: str, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
         found += (
             _flatten(whole, value)
             if isinstance(value, dict)
-            else [(whole, value if isinstance(value, str) else toml_text(value))]
+            else [(whole, str(value) if isinstance(value, str) else toml_text(value))]
         )
     return found
 

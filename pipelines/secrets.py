@@ -11,6 +11,10 @@ from urllib.parse import unquote, urlsplit
 from pyspark_whippet.settings import Secret
 
 MASK = "******"
+_IS_A_WORD = re.compile(r"[A-Za-z]?[a-z]{0,9}", re.ASCII)
+"""Secrets that are words, such as the password `orders`, would mask innocent text, the name of a topic for example.
+They are masked only where something announces a secret."""
+_ANNOUNCED = r"(?P<before>(?:password|passwd|pwd|secret|token|credentials?)['\"]?\s*(?:[=:,]|is|of)?\s*['\"(]?)"
 _WORD = re.compile(r"password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", re.IGNORECASE)
 
 
@@ -24,7 +28,11 @@ def find_secrets(tables: Iterable[Any], variables: Iterable[str]) -> Iterator[st
 
 def mask(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        if _IS_A_WORD.fullmatch(secret):
+            text = re.sub(rf"(?i:{_ANNOUNCED}){secret}(?!\w)", rf"\g<before>{MASK}", text)
+            text = re.sub(rf"(?<=[:/]){secret}(?=@)", MASK, text)
+        else:
+            text = text.replace(secret, MASK)
     return text
 
 

@@ -43,7 +43,9 @@ def register(spark: SparkSession) -> None:
     Needed where Spark does not discover installed packages, and in every thread that writes but did not create the
     session.
     """
-    from pyspark_whippet import registration  # noqa: PLC0415
+    from pyspark_whippet import packages, registration  # noqa: PLC0415
+
+    packages.need_pyspark()
     from pyspark_whippet.source import WhippetSource  # noqa: PLC0415
 
     registration.link_zip_for_streams()

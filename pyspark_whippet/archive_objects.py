@@ -15,6 +15,8 @@ from pyspark_whippet.packages import needed
 from pyspark_whippet.settings import Secret, Settings
 
 Result = TypeVar("Result")
+ATTEMPTS_MAX = 1000
+"""Where only time bounds them."""
 
 
 class Objects(Protocol):
@@ -100,7 +102,10 @@ class Bucket:
                 archive.bucket,
                 prefix=archive.prefix or None,
                 client_options=client,
-                retry_config={"max_retries": access.retries},
+                retry_config={
+                    "max_retries": ATTEMPTS_MAX if access.retries is None else access.retries,
+                    "retry_timeout": timedelta(milliseconds=access.retry_for_ms),
+                },
                 **{name: value for name, value in given.items() if value is not None},
             )
         except self._errors as error:

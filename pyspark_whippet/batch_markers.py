@@ -3,29 +3,38 @@
 A batch that is replayed after the deduplication window has forgotten its ids (a long outage, a restart of the gateway)
 would be written twice; the marker tells that it can be skipped. Each query has a topic of its own in the stream
 `spark-markers`, with one small message per batch. Only the last one counts: older segments are deleted when the next
-one is full. A new checkpoint means a new query, and so a new marker.
+one is full. A new checkpoint means a new query, and so a new marker; markers that nobody has written for a week are
+deleted when one is added.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 from urllib.parse import quote
 from uuid import UUID
 
 from pyspark_whippet import ids, polls
 from pyspark_whippet.batches import Messages
+from pyspark_whippet.errors import GatewayError
 from pyspark_whippet.session import Session, topic_path
 
 STREAM = "spark-markers"
 SEGMENT = "1 MiB"
 TOPIC_BYTES_MAX = 4 * 1024 * 1024
 NEVER = 2**64 - 1
+KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""A marker is needed until its query has recorded that the batch is done, which is the next thing that the query does.
+A query that was killed in between must be restarted within this time."""
+CHECKED_MAX = 100
+LAST = "partition_id=0&kind=last&value=0&count=1"
+_log = logging.getLogger(__name__)
 
 
 def last_batch(session: Session, query: str) -> int | None:
     """Returns the last batch that was written completely, or None."""
-    reply = session.find(f"{topic_path(f'{STREAM}/{query}')}/messages?partition_id=0&kind=last&value=0&count=1")
+    reply = session.find(f"{topic_path(f'{STREAM}/{query}')}/messages?{LAST}")
     found = None if reply is None else polls.decode(reply)
     return None if not found else _batch_of(found, query)
 
@@ -49,6 +58,29 @@ def store(session: Session, query: str, batch: int) -> None:
     if session.call("POST", path, body, also=(404,)).status == 404:
         _create(session, query)
         session.call("POST", path, body)
+        try:
+            # By the gateway's clock.
+            own = session.find(f"{path}?{LAST}")
+            if own is not None and len(written := polls.decode(own)):
+                delete_old(session, int(written.timestamps[-1]) - KEPT_US)
+        except GatewayError as error:
+            _log.warning("old batch markers could not be deleted: %s", error)
+
+
+def delete_old(session: Session, before_us: int) -> int:
+    """Deletes markers that were last written before this time, as far as the user may. Returns how many."""
+    topics = session.call("GET", f"/streams/{quote(STREAM, safe='')}/topics", also=(403, 404))
+    found = topics.json if topics.status == 200 else []
+    old = [str(topic["name"]) for topic in found if int(topic["created_at"]) < before_us][:CHECKED_MAX]
+    deleted = 0
+    for name in old:
+        path = topic_path(f"{STREAM}/{name}")
+        reply = session.find(f"{path}/messages?{LAST}")
+        last = polls.decode(reply) if reply is not None else ()
+        if len(last) and int(last.timestamps[-1]) >= before_us:  # type: ignore[union-attr]
+            continue
+        deleted += session.call("DELETE", path, also=(403, 404)).status in (200, 204)
+    return deleted
 
 
 def _create(session: Session, query: str) -> None:

@@ -6,11 +6,14 @@ message that is then stored again pushes out the id of the next one.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 _log = logging.getLogger(__name__)
 SWITCH = "message_deduplication"
@@ -59,9 +62,12 @@ def warning(topic: str, window: Window | None, most: int) -> str | None:
             "if it does not, a replay after a failure writes messages twice"
         )
     if window == OFF:
+        stream, _, name = topic.partition("/")
+        body = shlex.quote(json.dumps({"name": name, "options": {SWITCH: "true"}}))
         return (
-            f"{topic} remembers no ids, so a replay after a failure writes messages twice; "
-            f"set {SWITCH}=true among the options of the topic"
+            f"{topic} remembers no ids, so a replay after a failure writes messages twice; this turns it on: "
+            f"curl -X PUT -H 'authorization: Bearer <token>' -H 'content-type: application/json' -d {body} "
+            f"<url>/streams/{quote(stream, safe='')}/topics/{quote(name, safe='')}"
         )
     if most <= window.entries:
         return None

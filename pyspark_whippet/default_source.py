@@ -12,10 +12,13 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_whippet import packages
+
 
 class DefaultSource(DataSource):
     def __new__(cls, options: Any) -> Any:
         try:
+            packages.need_pyspark()
             from pyspark_whippet.source import WhippetSource  # noqa: PLC0415 -- see above
         except ImportError as error:
             raise ImportError(

@@ -6,7 +6,9 @@ others.
 2. Columns that identify the row (`idColumns`) give H(idNamespace, those columns), regardless of the other columns.
 3. Otherwise it is H(writer, batch, task, n, value, headers, key), where n counts the equal rows that the task has seen
    before. It is never a bare row number: if rows came in another order on the replay, some would be lost and others
-   doubled.
+   doubled. For the count, a fingerprint of each row is kept, and memory must not grow with the rows: every four million
+   rows begin a new generation, whose number is part of the ids from the second one on, and counts start over. In a
+   larger task, rows that come in another order on a replay may be written twice; none is ever lost.
 
 H is blake2b with 16 bytes, over parts that are prefixed with their lengths. 0 means that there is no id, so it becomes
 1.
@@ -28,6 +30,8 @@ from pyspark_whippet.batches import Array
 from pyspark_whippet.errors import RowError
 
 ID_BYTES = 16
+GENERATION_ROWS = 4 * 1024 * 1024
+"""They take 32 MiB, and twice as much while they are sorted."""
 _COUNT = struct.Struct("<Q")
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
@@ -43,17 +47,19 @@ def digest(parts: Iterable[bytes]) -> bytes:
 
 
 class DerivedIds:
-    """The ids of a task's rows, by rule 3.
+    """The ids of a task's rows, by rule 3."""
 
-    It remembers the id of each row, about 100 bytes: two equal rows of a task may be far apart, and both count.
-    """
-
-    def __init__(self, scope: bytes) -> None:
+    def __init__(self, scope: bytes, generation_rows: int = GENERATION_ROWS) -> None:
         self._scope = scope
+        self._generation_rows = generation_rows
+        self._generation = 0
+        self._begin(scope)
+
+    def _begin(self, prefix: bytes) -> None:
+        self._prefix = prefix
         # Copying a hash that has started is faster than creating one.
-        self._first = blake2b(scope + _COUNT.pack(0), digest_size=ID_BYTES)
-        self._seen: set[bytes] = set()
-        self._repeated: dict[bytes, int] = {}
+        self._first = blake2b(prefix + _COUNT.pack(0), digest_size=ID_BYTES)
+        self._seen = _Fingerprints()
 
     def for_rows(
         self, payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
@@ -62,26 +68,69 @@ class DerivedIds:
         contents: Sequence[bytes] = payloads
         if headers is not None or keys is not None:
             contents = _row_contents(payloads, headers, keys)
+        found, at = [], 0
+        while at < len(contents):
+            if len(self._seen) == self._generation_rows:
+                self._generation += 1
+                self._begin(digest((self._scope, b"generation", _COUNT.pack(self._generation))))
+            count = min(len(contents) - at, self._generation_rows - len(self._seen))
+            found.append(self._of_generation(contents[at : at + count]))
+            at += count
+        return found[0] if len(found) == 1 else np.concatenate(found) if found else _to_array([])
+
+    def _of_generation(self, contents: Sequence[bytes]) -> Array:
         begun = self._first.copy
-        found: list[bytes] = []
-        add = found.append
+        digests: list[bytes] = []
+        add = digests.append
         for content in contents:
             identity = begun()
             identity.update(content)
             add(identity.digest())
-        fresh = set(found)
-        if len(fresh) == len(found) and self._seen.isdisjoint(fresh):
-            self._seen |= fresh
-        else:
-            found = [self._id_of_repeated_row(identity, contents[i]) for i, identity in enumerate(found)]
-        return _to_array(found)
+        fingerprints = np.frombuffer(b"".join(digests), dtype="<u8")[::2]
+        counts = self._seen.add(fingerprints)
+        for place in () if counts is None else np.flatnonzero(counts).tolist():
+            assert counts is not None
+            numbered = self._prefix + _COUNT.pack(int(counts[place])) + contents[place]
+            digests[place] = blake2b(numbered, digest_size=ID_BYTES).digest()
+        return _to_array(digests)
 
-    def _id_of_repeated_row(self, identity: bytes, content: bytes) -> bytes:
-        if identity not in self._seen:
-            self._seen.add(identity)
-            return identity
-        count = self._repeated[identity] = self._repeated.get(identity, 0) + 1
-        return blake2b(self._scope + _COUNT.pack(count) + content, digest_size=ID_BYTES).digest()
+
+class _Fingerprints:
+    """How often each fingerprint was seen: sorted runs, each at least twice as long as the next."""
+
+    def __init__(self) -> None:
+        self._runs: list[Array] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def add(self, new: Array) -> Array | None:
+        """Returns how often each had been seen, equal ones before it in `new` included; None if all are new."""
+        run = np.sort(new)
+        is_new = not (run[1:] == run[:-1]).any() and not any(_has_any(known, run) for known in self._runs)
+        counts = None if is_new else self._counts(new)
+        while self._runs and len(self._runs[-1]) < 2 * len(run):
+            run = np.concatenate((self._runs.pop(), run))
+            run.sort(kind="stable")
+        self._runs.append(run)
+        return counts
+
+    def _counts(self, new: Array) -> Array:
+        order = np.argsort(new, kind="stable")
+        run = new[order]
+        starts = np.flatnonzero(np.concatenate(([True], run[1:] != run[:-1])))
+        before = np.zeros(len(starts), dtype=np.int64)
+        for known in self._runs:
+            before += np.searchsorted(known, run[starts], "right") - np.searchsorted(known, run[starts], "left")
+        counts = np.empty(len(new), dtype=np.int64)
+        counts[order] = np.arange(len(run)) + np.repeat(before - starts, np.diff(np.append(starts, len(run))))
+        return counts
+
+
+def _has_any(known: Array, run: Array) -> bool:
+    places = np.searchsorted(known, run)
+    places[places == len(known)] = 0
+    return bool((known[places] == run).any())
 
 
 def _row_contents(

@@ -27,7 +27,7 @@ KAFKA_OPTIONS = {
     "kafka.group.id": "consumerName",
     "groupidprefix": "consumerName",
     "fetchoffset.numretries": "http.retries",
-    "fetchoffset.retryintervalms": "http.retries",
+    "fetchoffset.retryintervalms": "http.retryForMs",
     "kafkaconsumer.polltimeoutms": "http.timeoutMs",
 }
 """What to use instead of options of Kafka's source that have another name here."""
@@ -45,6 +45,7 @@ ACCESS: Mapping[str, Option] = {
     "username": Option("username", parsers.not_empty),
     "password": Option("password", lambda text: Secret(parsers.not_empty(text))),
     "http.timeoutMs": Option("timeout_ms", parsers.integer(1)),
+    "http.retryForMs": Option("retry_for_ms", parsers.integer(0)),
     "http.retries": Option("retries", parsers.integer(0)),
     "http.verify": Option("verify", parsers.boolean),
     "http.caFile": Option("ca_file", parsers.not_empty),
@@ -104,7 +105,7 @@ SECRET_KEY, KEY_FILE, KEY_VARIABLE = "encryption.secretKey", "encryption.keyFile
 NOT_SHOWN = {*ENVIRONMENT, "url", SECRET_KEY}
 """Options whose values are in no error."""
 S3_OPTIONS = ("s3.region", "s3.endpoint", "s3.accessKeyId", "s3.secretAccessKey", "s3.sessionToken")
-HTTP_OPTIONS = ("http.timeoutMs", "http.retries", "http.verify", "http.caFile")
+HTTP_OPTIONS = ("http.timeoutMs", "http.retryForMs", "http.retries", "http.verify", "http.caFile")
 OF_GATEWAY = ("url", "token", "username", "password", "consumerName", "pageSize")
 OF_STREAMS = ("maxOffsetsPerTrigger", "pollIntervalMs")
 DEFAULT_URL = "http://127.0.0.1:3000"

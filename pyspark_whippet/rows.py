@@ -25,6 +25,9 @@ TYPES: dict[str, tuple[type, ...]] = {
     "topic": (StringType,),
     "headers": (ArrayType,),
 }
+LEFT_OUT = ("offset", "timestamp", "timestampType", "originTimestamp", "_corrupt")
+"""Columns that the source adds and nobody can choose. They are left out, so that a DataFrame read from one topic can be
+written to another."""
 KEY_BYTES_MAX = 255
 
 
@@ -75,7 +78,7 @@ def check_schema(schema: StructType, settings: Settings) -> None:
     """Raises OptionError for columns that cannot be written."""
     kinds = {column.name: column.dataType for column in schema}
     for name, kind in kinds.items():
-        if name in settings.id_columns and name not in TYPES:
+        if name not in TYPES and (name in settings.id_columns or name in LEFT_OUT):
             continue
         if name not in TYPES:
             raise OptionError(
@@ -97,8 +100,6 @@ def check_schema(schema: StructType, settings: Settings) -> None:
             raise OptionError(f"option 'partitioning': there is no column {name!r}")
     if settings.topic is None and "topic" not in kinds:
         raise OptionError("option 'topic' is required: .option('topic', 'stream/topic'), or a column 'topic'")
-    if settings.topic is None and settings.stream is None and "stream" not in kinds:
-        raise OptionError("option 'stream' is required with the column 'topic', or a column 'stream'")
 
 
 def _are_headers(kind: Any) -> bool:
@@ -109,6 +110,11 @@ def _are_headers(kind: Any) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------ record batches
+
+
+def is_copied(batch: Any) -> bool:
+    """Whether the rows are those of another topic, whose partitions need not exist here."""
+    return "offset" in batch.schema.names
 
 
 def column(batch: Any, name: str) -> Any:

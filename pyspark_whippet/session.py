@@ -4,7 +4,8 @@ A process has one connection per `Access` and thread, kept between tasks and cal
 call on the driver ends the query, so all calls go through here.
 
 1. Requests are repeated, with growing pauses or as `Retry-After` says, if there is no response or one with 408, 429 or
-   5xx. If a gateway cannot be reached, the next address of `url` is tried.
+   5xx: for two minutes unless the options say otherwise, so that a gateway can be restarted, or its machine. If a
+   gateway cannot be reached, the next address of `url` is tried.
 2. After a 401 the session logs in again, once per call. Access tokens expire after an hour; a personal access token
    that is not accepted directly is exchanged for an access token.
 3. Any other 4xx is a response, and an error unless the caller expects it.
@@ -32,6 +33,7 @@ BATCH = "application/vnd.iggy.batch"
 JSON = "application/json"
 FIRST_PAUSE_S = 0.2
 PAUSE_S_MAX = 10.0
+DOUBLINGS_MAX = 6
 RETRY_AFTER_S_MAX = 60.0
 REASON_CHARACTERS_MAX = 300
 NO_CREDENTIALS = "use .option('token', ...), or 'username' and 'password'"
@@ -59,13 +61,20 @@ class Reply:
 class Session:
     """The requests of one thread, one at a time."""
 
-    def __init__(self, access: Access, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        access: Access,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._access = access
         self._pause = pause
+        self._clock = clock
         self._url_index = 0
         self._connection: http.client.HTTPConnection | None = None
         self._was_used = False
         self._token = access.token.text if access.token is not None else None
+        self._user_id: int | None = None
         self._pending: Pending | None = None
 
     def get(self, path: str) -> Reply:
@@ -97,6 +106,7 @@ class Session:
     def finish(self, pending: Pending) -> Reply:
         """Called by `Pending` only."""
         attempt, logged_in = 0, False
+        first_failed_at: float | None = None
         try:
             while True:
                 reply, why = self._receive(pending)
@@ -111,13 +121,27 @@ class Session:
                     # The connection was idle for too long, or the gateway was restarted: there is no reason to wait.
                     self._send(pending)
                     continue
-                if attempt >= self._access.retries or not (reply is None or _is_transient(reply.status)):
+                now = self._clock()
+                first_failed_at = now if first_failed_at is None else first_failed_at
+                left_s = first_failed_at + self._access.retry_for_ms / 1000 - now
+                is_last = left_s <= 0 or attempt == self._access.retries
+                if is_last or not (reply is None or _is_transient(reply.status)):
                     raise self._error(pending, reply, why, attempt + 1)
-                self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_problem_text(reply, why)}")
+                problem = f"{pending.method} {self.url}{pending.path}: {_problem_text(reply, why)}"
+                self._wait(attempt, left_s, reply, problem)
                 attempt += 1
                 self._send(pending)
         finally:
             self._pending = None
+
+    @property
+    def user_id(self) -> int | None:
+        """The user who is logged in; None with an access token from elsewhere."""
+        if self._user_id is None and self._can_log_in:
+            # A personal access token was accepted as it is. Exchanging it tells whose it is.
+            self._token = None
+            self.call("GET", "/ping")
+        return self._user_id
 
     @property
     def url(self) -> str:
@@ -178,7 +202,7 @@ class Session:
         self._connected().request("POST", path, json.dumps(credentials).encode(), headers)
         reply = self._answer()
         if reply.status == 200:
-            self._token = reply.json["access_token"]["token"]
+            self._token, self._user_id = reply.json["access_token"]["token"], reply.json.get("user_id")
         elif _is_transient(reply.status):
             raise LoginFailed(reply)
         else:
@@ -217,11 +241,13 @@ class Session:
             self._connection.close()
             self._connection = None
 
-    def _wait(self, attempt: int, reply: Reply | None, problem: str) -> None:
-        pause = min(FIRST_PAUSE_S * 2.0**attempt, PAUSE_S_MAX) * random.uniform(0.75, 1.25)
+    def _wait(self, attempt: int, left_s: float, reply: Reply | None, problem: str) -> None:
+        pause = min(FIRST_PAUSE_S * 2.0 ** min(attempt, DOUBLINGS_MAX), PAUSE_S_MAX) * random.uniform(0.75, 1.25)
         retry_after = reply.headers.get("retry-after", "") if reply is not None else ""
         if retry_after.isascii() and retry_after.isdigit():
             pause = max(pause, min(float(retry_after), RETRY_AFTER_S_MAX))
+        # The last attempt is made when the time is over.
+        pause = min(pause, left_s)
         _log.warning("%s; retrying in %.1f s", problem, pause)
         self._pause(pause)
 

@@ -41,7 +41,8 @@ class Access:
     username: str | None = None
     password: Secret | None = None
     timeout_ms: int = 30_000
-    retries: int = 5
+    retry_for_ms: int = 120_000
+    retries: int | None = None
     verify: bool = True
     ca_file: str | None = None
 

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 
 from pyspark_whippet import batch_encoder, hashes, ids, rows, topics
 from pyspark_whippet.batches import HEADER_BYTES, Array
 from pyspark_whippet.deduplication import Window, window_of
 from pyspark_whippet.errors import OptionError, RowError
+from pyspark_whippet.option_parsers import topic_name
 from pyspark_whippet.rows import Rows
 from pyspark_whippet.session import BATCH, JSON, Pending, Session, topic_path
 from pyspark_whippet.settings import Settings
@@ -41,6 +43,7 @@ class Target:
     topic: str
     partitions: int
     takes_batches: bool
+    """Whether messages are sent in the format of the log."""
     window: Window | None = None
     """The ids that it remembers; None if that is unknown."""
 
@@ -59,6 +62,8 @@ class SendTotals:
     rows: int = 0
     requests: int = 0
     by_partition: dict[tuple[str, int], int] = field(default_factory=dict)
+    lacks_xxhash: bool = False
+    """Messages were sent as JSON although the server takes batches."""
 
 
 def target(session: Session, topic: str) -> Target:
@@ -67,7 +72,7 @@ def target(session: Session, topic: str) -> Target:
         raise OptionError(f"topic {topic!r} does not exist; create it, or use .option('createTopic', <partitions>)")
     if not found["partitions"]:
         raise OptionError(f"topic {topic!r} has no partitions")
-    takes = hashes.xxh3 is not None and topics.reports_bounds(found)
+    takes = topics.reports_bounds(found)
     return Target(topic, len(found["partitions"]), takes, window_of(found))
 
 
@@ -146,14 +151,18 @@ class TaskWriter:
             yield topic_of(settings), None
             return
         names = batch.column("topic").to_pylist()
-        streams = [settings.stream] * len(names) if settings.stream else batch.column("stream").to_pylist()
-        places: dict[tuple[str, str], list[int]] = {}
-        for place, pair in enumerate(zip(streams, names, strict=True)):
-            if not pair[0] or not pair[1]:
+        if settings.stream is None and rows.column(batch, "stream") is None:
+            wanted = [_topic_named(name) for name in names]
+        else:
+            streams = [settings.stream] * len(names) if settings.stream else batch.column("stream").to_pylist()
+            if not all(streams) or not all(names):
                 raise RowError("columns 'stream' and 'topic': a row has null or '' in one of them")
-            places.setdefault(pair, []).append(place)
-        for (stream, name), mine in places.items():
-            yield f"{stream}/{name}", None if len(mine) == len(names) else np.array(mine, dtype=np.int64)
+            wanted = [f"{stream}/{name}" for stream, name in zip(streams, names, strict=True)]
+        places: dict[str, list[int]] = {}
+        for place, topic in enumerate(wanted):
+            places.setdefault(topic, []).append(place)
+        for topic, mine in places.items():
+            yield topic, None if len(mine) == len(names) else np.array(mine, dtype=np.int64)
 
     def _target(self, topic: str) -> Target:
         found = self._targets.get(topic)
@@ -176,15 +185,16 @@ class TaskWriter:
             to[given] = [hashes.xxh32(key) % many for key in mine if key is not None]
         column = rows.column(batch, "partition")
         if how in ("auto", "partition") and column is not None:
-            values = column.to_pylist()
-            mine_too = values if places is None else [values[place] for place in places.tolist()]
-            for place, partition in enumerate(mine_too):
-                if partition is not None:
-                    if not 0 <= partition < many:
-                        raise RowError(
-                            f"column 'partition': {target.topic} has {many} partitions, and none is {partition}"
-                        )
-                    to[place] = partition
+            mine_too = column if places is None else column.take(pa.array(places))
+            is_given = np.asarray(mine_too.is_valid())
+            wanted = np.asarray(mine_too.fill_null(0)).astype(np.int64)
+            if rows.is_copied(batch):
+                wanted %= many
+            wrong = is_given & ((wanted < 0) | (wanted >= many))
+            if wrong.any():
+                none = wanted[wrong][0]
+                raise RowError(f"column 'partition': {target.topic} has {many} partitions, and none is {none}")
+            to[is_given] = wanted[is_given]
         return to
 
     # -------------------------------------------------------------------------------------------------------- sending
@@ -210,7 +220,7 @@ class TaskWriter:
         """Returns how many rows fit into a request, at least one, and whether they fill it."""
         settings = self._settings
         sizes = batch_encoder.frame_sizes(found.bounds, found.headers)
-        if not target.takes_batches:
+        if not _is_sent_as_batch(target):
             sizes = sizes * 4 // 3 + JSON_OVERHEAD_BYTES
         room = settings.max_batch_bytes - HEADER_BYTES
         by_bytes = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
@@ -221,11 +231,12 @@ class TaskWriter:
         now_us = time.time_ns() // 1000
         media, query = JSON, ""
         body: bytes | bytearray
-        if target.takes_batches:
+        if _is_sent_as_batch(target):
             assert hashes.xxh3 is not None
             body = batch_encoder.encode(some.bounds, some.octets, some.ids, some.headers, now_us, hashes.xxh3)
             media, query = BATCH, "" if partition is None else f"?partition={partition}"
         else:
+            self.sent.lacks_xxhash = target.takes_batches
             body = _json(some, partition)
         place = (target.topic, partition)
         lane = self._lanes.setdefault(place, len(self._lanes) % len(self._sessions))
@@ -256,6 +267,18 @@ class TaskWriter:
         for part in (some.part(0, half), some.part(half, len(some))):
             self._send(target, partition, part)
             self._finish(lane)
+
+
+def _is_sent_as_batch(target: Target) -> bool:
+    """The driver may have xxhash where an executor has not."""
+    return target.takes_batches and hashes.xxh3 is not None
+
+
+def _topic_named(name: str | None) -> str:
+    try:
+        return topic_name(name or "")
+    except ValueError as error:
+        raise RowError(f"column 'topic': {error}; or add a column 'stream'") from None
 
 
 def topic_of(settings: Settings) -> str:

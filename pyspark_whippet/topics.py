@@ -11,11 +11,16 @@ from typing import Any
 from urllib.parse import quote
 
 from pyspark_whippet import deduplication, offsets, polls
+from pyspark_whippet.errors import GatewayError
 from pyspark_whippet.gateway_reader import Split
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.partition_bounds import PartitionBounds
 from pyspark_whippet.session import Session, session_of, topic_path
 from pyspark_whippet.settings import Access, Settings
+
+FORBIDDEN = 403
+HIDDEN = (FORBIDDEN, 404)
+"""What a user may not see."""
 
 
 class GatewayBackend:
@@ -29,10 +34,10 @@ class GatewayBackend:
         return session_of(self._access)
 
     def topic_names(self) -> Iterator[str]:
-        for stream in self._session.get("/streams").json:
-            topics = self._session.find(f"/streams/{quote(stream['name'], safe='')}/topics")
-            for topic in topics.json if topics else ():
-                yield f"{stream['name']}/{topic['name']}"
+        for stream in visible_streams(self._session):
+            topics = self._session.call("GET", f"/streams/{quote(stream, safe='')}/topics", also=HIDDEN)
+            for topic in topics.json if topics.status == 200 else ():
+                yield f"{stream}/{topic['name']}"
 
     def bounds_of(self, topic: str) -> dict[int, PartitionBounds] | None:
         return bounds_of(self._session, topic)
@@ -58,6 +63,21 @@ class GatewayBackend:
     def plan_splits(self, ranges: list[Range], settings: Settings) -> list[Split]:
         pieces = offsets.divide(ranges, settings.min_partitions, settings.max_records_per_partition)
         return [Split(*piece) for piece in pieces]
+
+
+def visible_streams(session: Session) -> list[str]:
+    """Returns the names of all streams, or, for a user who may not list them, of those that the user may read."""
+    reply = session.call("GET", "/streams", also=(FORBIDDEN,))
+    if reply.status != FORBIDDEN:
+        return [stream["name"] for stream in reply.json]
+    user = session.user_id
+    own = None if user is None else session.call("GET", f"/users/{user}", also=HIDDEN)
+    permissions = (own.json.get("permissions") or {}) if own is not None and own.status == 200 else {}
+    found = [session.call("GET", f"/streams/{each}", also=HIDDEN) for each in permissions.get("streams") or {}]
+    names = [each.json["name"] for each in found if each.status == 200]
+    if not names:
+        raise GatewayError("option 'subscribePattern': the user may read no stream; grant read_streams or read_stream")
+    return names
 
 
 def details(session: Session, topic: str) -> dict[str, Any] | None:

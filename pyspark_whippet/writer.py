@@ -28,6 +28,11 @@ _log = logging.getLogger(__name__)
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """The local properties of a task that identify its query and batch."""
 
+LACKS_XXHASH = (
+    "executors have no package xxhash, so messages were sent as JSON, which takes several times as long; install it on "
+    "all of them"
+)
+
 
 @dataclass
 class TaskResult(WriterCommitMessage):
@@ -38,6 +43,7 @@ class TaskResult(WriterCommitMessage):
     by_partition: dict[tuple[str, int], int] = field(default_factory=dict)
     query: str | None = None
     """The id of the streaming query, which only tasks know."""
+    lacks_xxhash: bool = False
 
 
 def plan_targets(settings: Settings, schema: StructType) -> dict[str, Target]:
@@ -66,10 +72,11 @@ def write_rows(
     return task_writer.TaskWriter(sessions, settings, scope, targets).write(record_batches)
 
 
-def warn_about_window(
-    settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]
-) -> None:
-    """Logs a warning if the gateway would forget ids before what was written now could be replayed. Never fails."""
+def warn(settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]) -> None:
+    """Logs a warning if messages were sent in the slow form, or if the gateway would forget ids before what was written
+    now could be replayed. Never fails."""
+    if any(isinstance(message, TaskResult) and message.lacks_xxhash for message in messages):
+        deduplication.warn_once(LACKS_XXHASH)
     if settings.id_mode == "none" or settings.partitioning == "balanced":
         return
     total: Counter[tuple[str, int]] = Counter()
@@ -98,10 +105,10 @@ class TableWriter(DataSourceArrowWriter):
         settings = self._settings
         scope = IdScope(settings.id_namespace or self._job, settings.id_batch or "-", task_context().partitionId())
         sent = write_rows(settings, scope, self._targets, iterator)
-        return TaskResult(sent.rows, sent.requests, sent.by_partition)
+        return TaskResult(sent.rows, sent.requests, sent.by_partition, None, sent.lacks_xxhash)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        warn_about_window(self._settings, self._targets, messages)
+        warn(self._settings, self._targets, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back."""
@@ -127,12 +134,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return TaskResult(0, 0, query=query)
         scope = IdScope(settings.id_namespace or query, batch, context.partitionId())
         sent = write_rows(settings, scope, self._targets, iterator)
-        return TaskResult(sent.rows, sent.requests, sent.by_partition, query)
+        return TaskResult(sent.rows, sent.requests, sent.by_partition, query, sent.lacks_xxhash)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Called when all tasks are done. If the marker cannot be stored, only its protection is lost."""
         settings = self._settings
-        warn_about_window(settings, self._targets, messages)
+        warn(settings, self._targets, messages)
         query = next((each.query for each in messages if isinstance(each, TaskResult)), None)
         if query is None or not settings.marker or settings.id_mode == "none":
             return

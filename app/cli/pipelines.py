@@ -24,10 +24,16 @@ Trace = Annotated[bool, typer.Option("--trace", help="on failure, show the trace
 
 def with_file(file: str, act: Callable[[Pipeline], int], *, trace: bool) -> int:
     try:
+        from pyspark_whippet import packages  # noqa: PLC0415 -- an extra
+
+        packages.need_pyspark()
         from whippet.pipelines import command  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
             raise
         print(NEEDS_SPARK, file=sys.stderr)
+        return REFUSED
+    except ImportError as error:
+        print(f"whippet: {error}", file=sys.stderr)
         return REFUSED
     return command.run_with_file(file, act, trace=trace)

@@ -161,7 +161,10 @@ def test_a_client_without_java_can_use_a_connect_server(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("way", ["submit", "connect"])
-def test_the_example_pipelines_run_on_the_cluster(cluster: Cluster, way: str) -> None:
+def test_the_example_pipelines_run_on_the_cluster(cluster: Cluster, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Variables in files, which only the process that reads the file has.
+    monkeypatch.setenv("GATEWAY_URL", cluster.lake.url)
+    monkeypatch.setenv("SHOP", "shop")
     polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
     pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: install whippet-gateway[iceberg]")
     lake, folder = cluster.lake, cluster.folder / way
@@ -169,7 +172,9 @@ def test_the_example_pipelines_run_on_the_cluster(cluster: Cluster, way: str) ->
     shutil.copytree(ROOT / "deploy" / "pipelines", folder / "deploy" / "pipelines")
     for name in ("backfill", "windows", "lake"):
         file = folder / "deploy" / "pipelines" / f"{name}.toml"
-        file.write_text(f'{file.read_text()}\n[iggy]\naddress = "{lake.url}"\n')
+        text = file.read_text().replace('stream = "shop"', 'stream = "${SHOP}"')
+        assert "${SHOP}" in text
+        file.write_text(f'{text}\n[iggy]\naddress = "${{GATEWAY_URL}}"\n')
         if way == "submit":
             cluster.submit(ROOT / "deploy" / "spark" / "pipeline.py", str(file), "--once", at=folder)
         else:

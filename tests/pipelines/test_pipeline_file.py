@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pyspark_whippet.settings import Secret
 from whippet.pipelines.sinks.postgres import PostgresSink
 from whippet.pipelines.sinks.stdout import StdoutSink
 from whippet.pipelines.sources.topic import TopicSource
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
-from whippet.pipelines import check_report, pipeline_file
+from pyspark import cloudpickle
+
+from whippet.pipelines import check_report, keys, pipeline_file
 from whippet.pipelines.errors import FileError
 from whippet.pipelines.secrets import mask
+from whippet.pipelines.sinks import SINKS
+from whippet.pipelines.sources import SOURCES
 
 SOURCE = '[source]\ntype = "topic"\nstream = "shop"\ntopics = ["orders"]\nfields = "id bigint"\n'
 SINK = '[sink]\ntype = "stdout"\n'
@@ -132,6 +141,90 @@ def test_variables_are_filled_in_but_shown_as_written() -> None:
     with pytest.raises(FileError, match=r"key 'batch_length': \"\$\{N\}\": an integer") as error:
         pipeline_file.read(WHOLE.replace("fields =", 'batch_length = "${N}"\nfields ='), environ={"N": "a-secret"})
     assert "a-secret" not in str(error.value)
+
+
+def test_a_secret_that_is_a_word_masks_only_what_is_announced_as_a_secret() -> None:
+    text = f'key = "job"\n{SOURCE}{POSTGRES}connection_string = "postgresql://orders:${{PW}}@db/shop"'
+    hidden = pipeline_file.read(text, environ={"PW": "orders"}).secrets
+    said = "topic shop/orders: orders cannot be read; key 'orders'"
+    assert mask(said, hidden) == said
+    for said in (
+        'password "orders" is wrong',
+        "password=orders",
+        "of user:orders@db",
+        "postgresql://orders:orders@db/shop",
+    ):
+        assert mask(said, hidden).count("******") >= 1
+        assert ":orders@" not in mask(said, hidden)
+
+
+def test_variables_in_all_keys_of_all_sources_and_sinks_are_plain_strings_that_can_be_pickled() -> None:
+    environ = {"V": "value", "U": "http://host:1", "N": "a.b", "J": "json", "D": "5 s"}
+    gateway = '[iggy]\nusername = "${V}"\npassword = "${V}"\n[state]\npath = "${V}"\n[spark]\nmaster = "${V}"\n'
+    for text in _with_variables("source", SOURCES, SINK) + _with_variables("sink", SINKS, SOURCE):
+        pipeline = pipeline_file.read(f'key = "${{N}}"\n{text}{gateway}', environ=environ)
+        again = pickle.loads(cloudpickle.dumps(pipeline))  # type: ignore[no-untyped-call]
+        assert again == pipeline
+        parts = (
+            pipeline.key,
+            pipeline.iggy,
+            str(pipeline.state),
+            dict(pipeline.spark),
+            pipeline.source,
+            pipeline.sinks,
+        )
+        assert {type(each) for each in _strings_in(parts)} == {str}
+
+
+FITTING = {
+    ("files", "format"): '"${J}"',
+    ("elasticsearch", "url"): '"${U}"',
+    ("quickwit", "url"): '"${U}"',
+    ("quickwit", "index"): '"index_id: ${V}"',
+    ("postgres", "poll_interval"): '"${D}"',
+    ("iceberg", "tables"): '["${N}"]',
+    ("postgres", "initial_offset"): '"${V}"',
+    ("elasticsearch", "index_mapping"): '{a = {"${V}" = ["${V}"]}}',
+}
+"""Values of keys to which not every string fits."""
+WITHOUT = {("files", "delimiter")}
+
+
+def _with_variables(place: str, tables: Mapping[str, type[Any]], other: str) -> list[str]:
+    """A file for each type, in which every key that can be a string is one with a variable."""
+    found = []
+    for name, table in tables.items():
+        lines = [f'type = "{name}"']
+        for field, key in keys.keys(table).items():
+            is_text = key.kind in (keys.STRING, keys.PATH, keys.SECRET, keys.IDENTIFIER)
+            value = '"${V}"' if is_text else '["${V}"]' if key.kind is keys.STRINGS else None
+            value = FITTING.get((name, field), value)
+            if value is not None and (name, field) not in WITHOUT:
+                lines.append(f"{field} = {value}")
+        found.append("\n".join([f"[{place}]", *lines, other]))
+    return found
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Secret):
+        yield value.text
+    elif isinstance(value, dict):
+        yield from _strings_in([*value, *value.values()])
+    elif dataclasses.is_dataclass(value):
+        yield from _strings_in([getattr(value, field.name) for field in dataclasses.fields(value)])
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _strings_in(each)
+
+
+def test_the_state_is_a_folder() -> None:
+    for path in ("s3a://bucket/state", "file:///state", "gs://b"):
+        with pytest.raises(
+            FileError, match=r"\[state\]: key 'path': a folder is needed, .* cannot be in object storage"
+        ):
+            pipeline_file.read(f'{WHOLE}[state]\npath = "{path}"')
 
 
 def test_transforms_are_a_list_or_one_table_per_type_and_keep_their_order() -> None:

@@ -58,4 +58,4 @@ def test_every_failure_becomes_one_sentence_of_the_right_type() -> None:
 
 
 def test_the_longest_secret_is_masked_first() -> None:
-    assert mask("of postgresql://me:pw@db and pw", ("postgresql://me:pw@db", "pw")) == "of ****** and ******"
+    assert mask("of postgresql://me:pw@db and pw-1", ("postgresql://me:pw@db", "pw-1")) == "of ****** and ******"

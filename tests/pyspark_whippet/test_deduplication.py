@@ -20,7 +20,9 @@ def test_a_batch_larger_than_the_window_causes_a_warning() -> None:
 
 
 def test_a_disabled_or_unknown_window_causes_a_warning() -> None:
-    assert "s/t remembers no ids" in str(deduplication.warning("s/t", OFF, 1))
+    sentence = str(deduplication.warning("s/t", OFF, 1))
+    assert "s/t remembers no ids" in sentence
+    assert """-d '{"name": "t", "options": {"message_deduplication": "true"}}' <url>/streams/s/topics/t""" in sentence
     assert "does not report whether s/t drops" in str(deduplication.warning("s/t", None, 1))
 
 

@@ -32,6 +32,17 @@ def test_a_data_source_that_cannot_be_imported_is_still_discovered_and_says_why(
         found({"subscribe": "s/t"})
 
 
+def test_a_pyspark_that_is_too_old_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark  # noqa: PLC0415
+
+    monkeypatch.setattr(pyspark, "__version__", "4.1.2")
+    said = r"PySpark 4\.2 or newer is needed, and \S+ has 4\.1\.2: pip install 'pyspark>=4\.2'"
+    with pytest.raises(ImportError, match=f"'whippet' cannot be loaded by \\S+: {said}"):
+        pyspark_whippet.DefaultSource({"subscribe": "s/t"})
+    with pytest.raises(ImportError, match=f"^{said}$"):
+        pyspark_whippet.register(None)  # type: ignore[arg-type]
+
+
 def test_other_attributes_do_not_exist() -> None:
     with pytest.raises(AttributeError, match="OtherSource"):
         pyspark_whippet.OtherSource  # noqa: B018 -- what it raises is what is tested

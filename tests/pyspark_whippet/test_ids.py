@@ -41,6 +41,28 @@ def test_headers_and_keys_count_for_the_id_of_a_row() -> None:
     assert found[0].tobytes() == derived(A)[0]
 
 
+def test_a_new_generation_of_rows_repeats_no_id_and_keeps_the_memory_of_a_task_constant() -> None:
+    rows = [b"%d" % (n % 700) for n in range(5000)]
+    maker = ids.DerivedIds(b"s" * 16, generation_rows=1000)
+    found = [
+        each.tobytes() for part in range(0, 5000, 300) for each in maker.for_rows(rows[part : part + 300], None, None)
+    ]
+    assert len(set(found)) == 5000
+    assert len(maker._seen) == 1000
+    assert found[:1000] == derived(*rows[:1000])
+    whole = ids.DerivedIds(b"s" * 16, generation_rows=1000).for_rows(rows, None, None)
+    assert [each.tobytes() for each in whole] == found
+
+
+def test_equal_rows_are_counted_across_batches_in_any_order() -> None:
+    rows = [b"%d" % (n * n % 97) for n in range(3000)]
+    one, other = ids.DerivedIds(b"s" * 16), ids.DerivedIds(b"s" * 16)
+    found = [each.tobytes() for n in range(0, 3000, 70) for each in one.for_rows(rows[n : n + 70], None, None)]
+    again = [each.tobytes() for each in other.for_rows(rows[::-1], None, None)]
+    assert len(set(found)) == 3000
+    assert set(found) == set(again)
+
+
 def test_id_columns_give_the_same_id_in_any_job_and_types_count() -> None:
     assert (ids.from_columns("n", [[1], ["x"]]) == ids.from_columns("n", [[1], ["x"]])).all()
     values = [1, "1", b"1", None, True, 1.0, "n"]

@@ -127,6 +127,26 @@ def test_other_failures_and_the_last_attempt_are_errors(gateway: Scripted, opene
     assert session.find("/x") is not None
 
 
+def test_retries_are_bounded_by_time(gateway: Scripted) -> None:
+    now, pauses = [0.0], list[float]()
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        pauses.append(seconds)
+
+    session = Session(Access(urls=("http://127.0.0.1:1",)), pause, lambda: now[0])
+    with pytest.raises(GatewayError, match=r"failed after \d\d attempt\(s\): ConnectionRefusedError"):
+        session.get("/x")
+    assert round(now[0]) == 120
+    assert max(pauses) <= 12.5
+    gateway.answers = [(503, {"retry-after": "60"}, {})] * 3
+    brief = Session(Access(urls=(gateway.url,), retry_for_ms=90_000), pause, lambda: now[0])
+    with pytest.raises(GatewayError, match=r"failed after 3 attempt"):
+        brief.get("/x")
+    assert [round(each) for each in pauses[-2:]] == [60, 30]
+    brief.close()
+
+
 def test_find_returns_none_for_a_404(gateway: Scripted, opened: Open) -> None:
     session, _ = opened()
     gateway.answers = [(404, {}, {})]

@@ -13,11 +13,20 @@ from pyspark_whippet.errors import DataLossError
 from pyspark_whippet.options import decode
 from pyspark_whippet.session import JSON, Pending, Reply, Session
 from tests.support.lake import Lake
+from whippet.app.access.permissions import GlobalPermissions, StreamPermissions
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
-from pyspark_whippet import batches, gateway_reader, task_writer, user_headers  # noqa: E402 -- they need both
+from pyspark_whippet import (  # noqa: E402 -- they need both
+    batches,
+    gateway_reader,
+    hashes,
+    task_writer,
+    topics,
+    user_headers,
+    writer,
+)
 from pyspark_whippet.gateway_reader import Split  # noqa: E402
 from pyspark_whippet.task_writer import IdScope, Target  # noqa: E402
 
@@ -135,3 +144,59 @@ def test_each_query_has_its_own_markers_and_the_last_one_counts(session: Session
         batch_markers.store(session, "query-1", batch)
     assert batch_markers.last_batch(session, "query-1") == 2
     assert batch_markers.last_batch(session, "query-2") is None
+
+
+def test_markers_that_nobody_has_written_for_long_are_deleted(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for query in ("old-1", "old-2", "written-again"):
+        batch_markers.store(session, query, 0)
+    monkeypatch.setattr(batch_markers, "KEPT_US", -60_000_000)
+    batch_markers.store(session, "old-1", 1)
+    assert batch_markers.last_batch(session, "old-2") == 0
+    before = lake.http.get("/streams/spark-markers/topics").json()
+    assert {"old-1", "old-2", "written-again"} <= {each["name"] for each in before}
+    monkeypatch.setattr(batch_markers, "KEPT_US", 0)
+    batch_markers.store(session, "written-again", 1)
+    newest = session.get(f"/streams/spark-markers/topics/written-again/messages?{batch_markers.LAST}")
+    assert batch_markers.delete_old(session, int(polls.decode(newest).timestamps[0])) >= 2
+    left = {each["name"] for each in lake.http.get("/streams/spark-markers/topics").json()}
+    assert "written-again" in left
+    assert not {"old-1", "old-2"} & left
+
+
+def test_a_user_who_may_read_one_stream_can_subscribe_to_a_pattern(lake: Lake) -> None:
+    mine, others = lake.topic(), lake.topic()
+    stream = lake.http.get(f"/streams/{mine.split('/')[0]}").json()["id"]
+    rights = dict.fromkeys(StreamPermissions.__struct_fields__, False) | {"topics": None}
+    rights |= {"read_stream": True, "read_topics": True, "poll_messages": True}
+    nothing = dict.fromkeys(GlobalPermissions.__struct_fields__, False)
+    body: dict[str, object] = {"username": "one-stream", "password": "one-stream", "status": "active"}
+    body["permissions"] = {"global": nothing, "streams": {str(stream): rights}}
+    lake.http.post("/users", json=body).raise_for_status()
+    access = decode({"url": lake.url, "username": "one-stream", "password": "one-stream"}, {}).access
+    own = Session(access)
+    token = own.call("POST", "/personal-access-tokens", b'{"name": "spark", "expiry": 0}').json["token"]
+    with_token = Session(decode({"url": lake.url, "token": token}, {}).access)
+    for each in (own, with_token):
+        assert topics.visible_streams(each) == [mine.split("/")[0]]
+        each.close()
+    names = set(topics.GatewayBackend(access).topic_names())
+    assert mine in names
+    assert others not in names
+
+
+def test_messages_are_sent_as_json_without_xxhash_and_that_is_reported_once(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = lake.topic()
+    settings = decode({**lake.options, "topic": topic}, {})
+    target = {topic: task_writer.target(session, topic)}
+    monkeypatch.setattr(hashes, "xxh3", None)
+    sent = task_writer.TaskWriter([session], settings, IdScope("n", "0", 0), target).write([record_batch(value=[b"a"])])
+    assert sent.lacks_xxhash
+    assert lake.all_values(topic) == ["a"]
+    done = writer.TaskResult(1, 1, {}, None, sent.lacks_xxhash)
+    for _ in range(2):
+        writer.warn(settings, target, [done])
+    assert [message for message in caplog.messages if "xxhash" in message] == [writer.LACKS_XXHASH]
