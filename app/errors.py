@@ -416,6 +416,9 @@ TABLE: dict[Code, Row] = {
         "The topic has reached the maximum number of consumer groups (system.limits.consumer_groups_per_topic).",
     ),
     C.DISK_FULL: E("disk_full", "", "The disk of the server has no room for more (system.disk.reserve).", status=507),
+    C.AUDIT_UNAVAILABLE: E(
+        "audit_unavailable", "", "The audit log cannot be written, and it is required (audit.required).", status=503
+    ),
 }
 
 
@@ -453,6 +456,7 @@ _ON_THE_WIRE = {
     Code.TOO_MANY_LOGINS: Code.INVALID_CREDENTIALS,
     Code.TOO_MANY_CONSUMER_GROUPS: Code.INVALID_CONFIGURATION,
     Code.DISK_FULL: Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
+    Code.AUDIT_UNAVAILABLE: Code.CANNOT_WRITE_TO_FILE,
 }
 
 

@@ -19,8 +19,9 @@ from whippet.app.access.known_logins import KnownLogins
 from whippet.app.access.personal_tokens import PersonalTokens
 from whippet.app.access.throttle import Throttle
 from whippet.app.access.users import Users
+from whippet.app.audit.trail import Trail
 from whippet.app.catalogue_events import CatalogueEvents
-from whippet.app.commands import groups
+from whippet.app.commands import audit_stream, groups
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
@@ -38,6 +39,7 @@ from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measurements import Measurements
 from whippet.app.unique_numbers import UniqueNumbers
+from whippet.app.version import version
 from whippet.storage.documents import Stream as StoredStream
 from whippet.storage.documents import Topic as StoredTopic
 from whippet.storage.engine import Engine, Partition
@@ -77,6 +79,8 @@ class Gateway:
         self.readiness = Readiness(Stage.READY)
         self.measurements = Measurements()
         self.machine = Machine()
+        self.audit: Trail | None = None
+        """Set by `open_audit`; None if nothing is recorded."""
         self.log_files: LogFiles | None = None
         """Set by app/server.py when the log is also written to files."""
         self.archiver: Archiver | None = None
@@ -130,6 +134,15 @@ class Gateway:
         if archiver is not None:
             self.readiness.archive_problem = archiver.summary
 
+    def open_audit(self) -> None:
+        config = self.config.audit
+        if not config.enabled:
+            return
+        self.audit = trail = Trail(config, self.config.system.path, self.clock)
+        self.readiness.audit_problem = trail.problem
+        trail.start(partial(audit_stream.partition, self) if config.stream else None)
+        trail.record(command="start", outcome="done", user=None, request={"version": version()})
+
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)
 
@@ -157,6 +170,9 @@ class Gateway:
         self.users.close()
         if self.known_logins is not None:
             await self.known_logins.close()
+        if self.audit is not None:
+            self.audit.record(command="stop", outcome="done", user=None)
+            await self.audit.stop()
 
 
 def _load_catalogue(store: Engine) -> Directory[Stream]:

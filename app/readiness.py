@@ -33,12 +33,14 @@ class Readiness:
         """Set by the gateway when the data is archived."""
         self.disk_problem: Callable[[], str | None] = lambda: None
         """Set by app/server.py once the store is open."""
+        self.audit_problem: Callable[[], str | None] = lambda: None
+        """Set by the gateway when it keeps an audit log."""
         self._started_at = time.monotonic()
         self._start_seconds: float | None = None
 
     def problems(self) -> list[str]:
         """What does not prevent serving. Anybody may read it, so it contains no names of buckets or folders."""
-        found = self.disk_problem(), self.archive_problem()
+        found = self.disk_problem(), self.archive_problem(), self.audit_problem()
         return self.certificates.problems() + [problem for problem in found if problem is not None]
 
     @property

@@ -129,6 +129,7 @@ async def _serve(
                     gateway.readiness, gateway.measurements = readiness, measurements
                     gateway.log_files = log_files
                     gateway.use_archiver(archiver)
+                    gateway.open_audit()
                     gateway.config_text = render.toml(loaded)
                     gateway.start_chores()
                     freeze_live_objects()

@@ -16,6 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from whippet.app.access.users import User, Users
+from whippet.app.audit.notes import note
 from whippet.app.errors import Code, CommandError
 from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.engine import Engine
@@ -108,6 +109,7 @@ class PersonalTokens:
             self._next_id += 1
             await self._store.write_token(token.id, msgspec.json.format(msgspec.json.encode(token), indent=2) + b"\n")
             self._put(token)
+            note("personal_access_token", name, None, _noted(token))
             return text
 
     async def delete(self, user: User, name: str) -> None:
@@ -170,7 +172,12 @@ class PersonalTokens:
         del self._by_hash[token.hash], tokens[token.name]
         if not tokens:
             del self._of_user[token.user_mark]
+        note("personal_access_token", token.name, _noted(token), None)
         await self._store.remove_token(token.id)
+
+
+def _noted(token: Token) -> dict[str, int]:
+    return {"user_id": token.user_id, "created_at": token.created_at, "expires_at": token.expires_at}
 
 
 def _is_void(token: Token, user: User) -> bool:

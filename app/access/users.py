@@ -16,6 +16,7 @@ import logging
 import secrets
 import string
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from whippet.app.access import passwords as hashes
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.permissions import ALL, Permissions, without_stream, without_topic
 from whippet.app.access.throttle import Throttle
+from whippet.app.audit.notes import note
 from whippet.app.config import ConfigError
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Directory
@@ -408,6 +410,7 @@ class Users:
             self._directory.remove(user)
             del self._by_mark[user.mark]
             self.changes += 1
+            note("user", user.username, _noted(user.document), None)
             return user
 
     async def forget_stream(self, stream_id: int) -> None:
@@ -441,6 +444,7 @@ class Users:
 
     async def _add(self, document: UserDocument) -> User:
         await self._store.write_user(document.id, encoded(document))
+        note("user", document.username, None, _noted(document))
         return self._put(document)
 
     def _put(self, document: UserDocument) -> User:
@@ -453,6 +457,7 @@ class Users:
     async def _change(self, user: User, document: UserDocument) -> None:
         if document != user.document:
             await self._store.write_user(document.id, encoded(document))
+            note("user", user.username, _noted(user.document), _noted(document))
             user.document = document
             self.changes += 1
 
@@ -483,6 +488,12 @@ def with_sessions_ended(document: UserDocument, *, tokens: bool) -> UserDocument
         session_epoch=document.session_epoch + 1,
         token_epoch=document.token_epoch + 1 if tokens else document.token_epoch,
     )
+
+
+def _noted(document: UserDocument) -> dict[str, Any]:
+    """Returns what the audit log has of a user. That a password changed shows in the session epoch."""
+    fields: dict[str, Any] = msgspec.to_builtins(document, str_keys=True)
+    return {key: value for key, value in fields.items() if key not in ("mark", "password_hash")}
 
 
 def _refuse_length(variable: str, value: str, allowed: range) -> None:

@@ -91,6 +91,7 @@ def _find_route(gateway: Gateway, login: Login | None, stream_name: Identifier, 
     if (
         topic is None
         or not send_messages(user.permissions, stream.id, topic.id)
+        or stream.name == gateway.config.audit.stream
         or gateway.deduplication.bounds(topic.document.options) is not None
     ):
         return None

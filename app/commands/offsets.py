@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from whippet.app.commands import requests, responses
+from whippet.app.audit.notes import note
+from whippet.app.commands import audited, requests, responses
 from whippet.app.commands.groups import find_group
 from whippet.app.commands.partitions import find_partition
 from whippet.app.commands.requests import ConsumerKind
@@ -53,18 +54,19 @@ async def store_offset(
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
     await partition.here()
-    if group is not None:
-        partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
-        if group.is_late(session.member.client_id, partition_id, request.offset, stored):
-            raise CommandError(
-                Code.NOT_RESOLVED_CONSUMER,
-                f"{session.address} lost partition {partition_id} of group {group.name!r} and got it back; meanwhile "
-                f"the group has committed beyond offset {request.offset}",
-                about=(request.consumer.id,),
-            )
+    partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
+    if group is not None and group.is_late(session.member.client_id, partition_id, request.offset, stored):
+        raise CommandError(
+            Code.NOT_RESOLVED_CONSUMER,
+            f"{session.address} lost partition {partition_id} of group {group.name!r} and got it back; meanwhile "
+            f"the group has committed beyond offset {request.offset}",
+            about=(request.consumer.id,),
+        )
     await partition.store_offset(*consumer, request.offset, metrics_name(request.consumer))
     if group is not None:
         group.record_commit(partition.place.partition, request.offset)
+    is_member = group is not None or consumer[0] is not Kind.GROUP
+    audited.record_offset(gateway, session, request, partition_id, stored, is_member=is_member)
 
 
 async def delete_offset(
@@ -73,12 +75,14 @@ async def delete_offset(
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
+    stored = partition.offset_of(*consumer)
     if not await partition.delete_offset(*consumer):
         raise CommandError(
             Code.CONSUMER_OFFSET_NOT_FOUND,
             f"no offset is stored in {partition.place}",
             about=(request.consumer.id,),
         )
+    note("offset", f"{request.consumer.id}, partition {partition.place.partition}", {"offset": stored}, None)
 
 
 # ------------------------------------------------------------------------------------------------- for the poll handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whippet.app.audit.notes import note
 from whippet.app.commands import groups, requests
 from whippet.app.commands.target import Target
 from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
@@ -46,7 +47,15 @@ async def delete_partitions(
 
 
 async def delete_segments(gateway: Gateway, session: Session, request: requests.DeleteSegments, target: Target) -> None:
-    await gateway.store.delete_segments(find_partition(target, request.partition_id).place, request.count)
+    partition = find_partition(target, request.partition_id)
+    before = _contents(partition)
+    await gateway.store.delete_segments(partition.place, request.count)
+    name = f"{target.stream.name}/{target.topic.name}, partition {request.partition_id}"
+    note("segments", name, before, _contents(partition))
+
+
+def _contents(partition: Partition) -> dict[str, int]:
+    return {"first_offset": partition.first_offset, "segments_count": partition.segments_count}
 
 
 def find_partition(target: Target, partition_id: int) -> Partition:

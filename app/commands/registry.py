@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from whippet.app.access import permissions as may
 from whippet.app.access.permissions import Permissions
+from whippet.app.access.users import ROOT
 from whippet.app.commands import (
+    audited,
     deferred_polls,
     groups,
     messages,
@@ -31,6 +34,7 @@ from whippet.app.commands import (
     users,
 )
 from whippet.app.commands.authorization import current_user
+from whippet.app.commands.catalogue_states import Observed
 from whippet.app.commands.target import Target
 from whippet.app.errors import TABLE, Code, CommandError, of_storage
 from whippet.storage.errors import StorageError
@@ -178,12 +182,34 @@ INTERNAL_COMMANDS: tuple[Command, ...] = (
     C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
 """Commands without a number in the protocols: transports execute them on behalf of other requests."""
+OPEN_TO_ROOT = frozenset({requests.UpdateTopic, requests.PatchTopic})
+"""How long entries are kept is for the root user to decide, and is recorded like every change."""
+CLOSED_TO_ALL = OPEN_TO_ROOT | {
+    requests.SendMessages,
+    requests.UpdateStream,
+    requests.PatchStream,
+    requests.PurgeStream,
+    requests.DeleteStream,
+    requests.PurgeTopic,
+    requests.DeleteTopic,
+    requests.DeletePartitions,
+    requests.DeleteSegments,
+}
+"""Commands that are refused on the stream of the audit log."""
 BY_REQUEST = {command.request: command for command in (*COMMANDS, *INTERNAL_COMMANDS)}
 
 
-async def execute(gateway: Gateway, session: Session, request: requests.Request) -> Any:
-    """Returns the response to a request, or raises a CommandError."""
+def execute(gateway: Gateway, session: Session, request: requests.Request) -> Coroutine[Any, Any, Any]:
+    """Returns the response to a request, or raises a CommandError. Logins and changes are recorded in the audit log."""
     command = BY_REQUEST[type(request)]
+    if command.request in audited.KINDS and gateway.audit is not None:
+        return audited.execute(
+            gateway, session, command.name, request, partial(_execute, gateway, session, command, request)
+        )
+    return _execute(gateway, session, command, request)
+
+
+async def _execute(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
     began = perf_counter()
     login, seen = session.login, gateway.users.changes
     try:
@@ -226,6 +252,7 @@ def admit(gateway: Gateway, session: Session, kind: type[requests.Request], dest
         user, target = current_user(gateway, session.login), _find(gateway, command, destination)
         if target is not None:
             _check_right(command, target, user)
+            _refuse_audit(gateway, command, target, user)
     except CommandError as refused:
         gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
         raise
@@ -243,6 +270,7 @@ def _authorize(gateway: Gateway, command: Command, request: requests.Request, lo
         return None
     if not (command.own_user and gateway.users.is_same(user, request.user)):  # type: ignore[attr-defined]
         _check_right(command, target, user)
+    _refuse_audit(gateway, command, target, user)
     return target
 
 
@@ -252,6 +280,17 @@ def _check_right(command: Command, target: Target, user: User) -> None:
     permissions = user.permissions
     if permissions is None or not command.right(permissions, target.stream_id, target.topic_id):
         raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
+
+
+def _refuse_audit(gateway: Gateway, command: Command, target: Target, user: User) -> None:
+    """Nobody adds to the stream of the audit log, or takes from it."""
+    stream = target.found_stream
+    if stream is None or stream.name != gateway.config.audit.stream or command.request not in CLOSED_TO_ALL:
+        return
+    if command.request not in OPEN_TO_ROOT or user.id != ROOT:
+        raise CommandError(
+            Code.UNAUTHORIZED, f"stream {stream.name!r} is the server's own (audit.stream): nobody may {command.name}"
+        )
 
 
 async def _execute_change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
@@ -265,7 +304,12 @@ async def _execute_change(gateway: Gateway, session: Session, command: Command, 
             return None
         announce = gateway.catalogue_events.announcement(request, target)
         about = _description(request, target)
-        response = await command.handler(gateway, session, request, target)
+        observed = None if gateway.audit is None else Observed(gateway, request, target)
+        try:
+            response = await command.handler(gateway, session, request, target)
+        finally:
+            if observed is not None:
+                observed.note()
         _log.info("%s, user %r: %s %s", session.address, user.username, command.name, about)
         if announce is not None:
             announce(response)

@@ -80,12 +80,20 @@ def _limits(config: Config) -> Iterator[Problem]:
             f"system.topic.max_size ({write_size(system.topic.max_size)}) must be at least "
             f"system.segment.size ({write_size(system.segment.size)})",
         )
-    if 0 < logging.max_total_size < logging.max_file_size:
-        yield (
-            ("system.logging.max_total_size", "system.logging.max_file_size"),
-            f"system.logging.max_total_size ({write_size(logging.max_total_size)}) must be 0 or at least "
-            f"system.logging.max_file_size ({write_size(logging.max_file_size)})",
-        )
+    for section, files in (("system.logging", logging), ("audit", config.audit)):
+        if 0 < files.max_total_size < files.max_file_size:
+            total, one = f"{section}.max_total_size", f"{section}.max_file_size"
+            yield (
+                (total, one),
+                f"{total} ({write_size(files.max_total_size)}) must be 0 or at least "
+                f"{one} ({write_size(files.max_file_size)})",
+            )
+    folders = {"users", "tokens", "access", "trash", "staging", config.system.stream.path}
+    if config.audit.enabled and config.audit.path in folders:
+        yield ("audit.path",), f"audit.path: the folder {config.audit.path!r} has other files"
+    for key, is_set in (("audit.required", config.audit.required), ("audit.stream", bool(config.audit.stream))):
+        if is_set and not config.audit.enabled:
+            yield (key, "audit.enabled"), f"{key} needs audit.enabled"
 
 
 def _leases(config: Config) -> Iterator[Problem]:

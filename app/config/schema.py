@@ -231,6 +231,31 @@ class Telemetry(Section, frozen=True):
     traces: TelemetryTraces = TelemetryTraces()
 
 
+class Audit(Section, frozen=True):
+    """The audit log: who has logged in or failed to, and who has changed what: the catalogue, users, tokens, offsets.
+    [Operating](operating.md) describes it. Iggy has no such keys."""
+
+    enabled: Boolean = True
+    """Keep an audit log, in the file `audit.log`, as lines of JSON."""
+    path: Name = "audit"
+    """Folder in the data folder for it."""
+    max_file_size: Bytes = 64 << 20
+    """Size at which the file is closed and the next one started; 0: unlimited."""
+    max_total_size: Bytes = 1 << 30
+    """Total size of all these files above which the oldest are removed; 0: unlimited."""
+    retention: Annotated[float, formats.SECONDS_OR_MORE] = 365 * 86_400.0
+    """Longest time for which a file grows, and for which it is kept afterwards."""
+    required: Boolean = False
+    """While the file cannot be written, refuse logins and changes (error 10006, over HTTP 503
+    `audit_unavailable`) instead of doing them unrecorded."""
+    commits: Boolean = False
+    """Also record every offset that a consumer stores, not only those that somebody deletes, moves back, or sets for a
+    group without being a member. Offsets that polls store by themselves are never recorded."""
+    stream: Text = ""
+    """Name of a stream in which the server keeps the entries, too, as messages of the topic `entries`, where they can
+    be queried and read like others. It is created if it is missing, and nobody else can write to it. Empty: none."""
+
+
 class NodePorts(Section, frozen=True):
     """Ports of the other node."""
 
@@ -326,6 +351,7 @@ class Config(Section, frozen=True):
     consumer_group: ConsumerGroup = ConsumerGroup()
     personal_access_token: PersonalAccessToken = PersonalAccessToken()
     heartbeat: Heartbeat = Heartbeat()
+    audit: Audit = Audit()
     telemetry: Telemetry = Telemetry()
     metrics: Metrics = Metrics()
     cluster: Cluster = Cluster()

@@ -110,7 +110,10 @@ async def call(work: Work, tool: Tool, arguments: dict[str, Any]) -> Answer:
     finally:
         if tool.group is not READ or commits:
             user, peer = work.user, work.peer
-            changes.record(changes.Change(user, peer, tool.name, changes.recordable(arguments), outcome))
+            change = changes.Change(user, peer, tool.name, changes.recordable(arguments), outcome)
+            changes.record(change)
+            if work.record is not None:
+                work.record(change)
     return answer
 
 

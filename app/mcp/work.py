@@ -10,6 +10,7 @@ import msgspec
 
 from whippet.app.commands.requests import Consumer, ConsumerKind, Request
 from whippet.app.errors import TABLE, Code, CommandError
+from whippet.app.mcp.changes import Change
 
 
 class Group(enum.StrEnum):
@@ -53,6 +54,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     consumer_name: str
     """Offsets are stored for this consumer."""
     allowed: frozenset[Group] = READ_ONLY
+    record: Callable[[Change], None] | None = None
+    """Where a change is recorded besides the log: the audit log, if this is the server's process."""
     keeps_settings: bool = False
     """Whether an update of a topic keeps what it does not name; the protocol of clients cannot say so."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -18,14 +17,13 @@ from queue import Full, Queue
 from typing import Any
 
 from whippet.app.config.system import Logging
+from whippet.app.telemetry.rotating_file import Bounds, RotatingFile, older_than
 
 NAME = "iggy-server.log"
 """The name of Iggy's log file, which log collectors look for, including rotated files."""
-OLDER = re.compile(r"iggy-server\.log\.\d{20}")
-"""A rotated file, named after the time at which it was closed, to the microsecond."""
+OLDER = older_than(NAME)
 WAITING_MAX = 10_000
 """Lines that wait for a slow disk; more are dropped, and counted."""
-OWNER_ALONE = 0o600
 
 
 class LogFiles:
@@ -43,7 +41,6 @@ class LogFiles:
     def start(self, data_folder: str, settings: Logging) -> None:
         """Writes what was logged so far and what will be. Raises OSError if the folder cannot be used. Blocks."""
         folder = os.path.join(data_folder, settings.path)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         self._file = _File(folder, settings, self._clock)
         self._file.setFormatter(self._formatter)
         self._file.tidy()
@@ -98,59 +95,29 @@ class _File(logging.Handler):
     def __init__(self, folder: str, settings: Logging, clock: Callable[[], float]) -> None:
         super().__init__()
         self._folder = folder
-        self._path = os.path.join(folder, NAME)
-        self._settings = settings
-        self._clock = clock
         self._is_failing = False
-        self._open()
-
-    def _open(self) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, OWNER_ALONE)
-        self._stream = os.fdopen(handle, "ab", buffering=0)
-        found = os.fstat(handle)
-        self._size = found.st_size
-        self._started_at = min(self._clock(), found.st_mtime) if found.st_size else self._clock()
+        bounds = Bounds(settings.max_file_size, settings.max_total_size, settings.retention)
+        self.lines = RotatingFile(folder, NAME, bounds, clock, self._report_untidy)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = f"{self.format(record)}\n".encode(errors="backslashreplace")
-            if self._size and 0 < self._settings.max_file_size < self._size + len(line):
-                self._rotate()
-                self.tidy()
-            self._size += self._stream.write(line)
+            self.lines.write(f"{self.format(record)}\n".encode(errors="backslashreplace"))
             self._is_failing = False
         except OSError as error:
-            self._report(f"{self._path} cannot be written: {error.strerror or error}")
-
-    def _rotate(self) -> None:
-        moment = self._clock()
-        stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(moment)) + f"{int(moment % 1 * 1e6):06}"
-        os.rename(self._path, f"{self._path}.{stamp}")
-        self._stream.close()
-        self._open()
+            self._report(f"{self.lines.path} cannot be written: {error.strerror or error}")
 
     def tidy(self) -> None:
         """May be called on any thread."""
         self.acquire()
         try:
-            if self._size and self._clock() - self._started_at >= self._settings.retention:
-                self._rotate()
-            self._remove_old()
+            self.lines.tidy()
         except OSError as error:
-            self._report(f"{self._folder} cannot be tidied up: {error.strerror or error}")
+            self._report_untidy(error)
         finally:
             self.release()
 
-    def _remove_old(self) -> None:
-        settings = self._settings
-        # The growing file counts with its maximum size, so that the sum holds until the next time.
-        total = max(self._size, settings.max_file_size)
-        for name in sorted(filter(OLDER.fullmatch, os.listdir(self._folder)), reverse=True):
-            path = os.path.join(self._folder, name)
-            found = os.stat(path)
-            total += found.st_size
-            if self._clock() - found.st_mtime >= settings.retention or 0 < settings.max_total_size < total:
-                os.remove(path)
+    def _report_untidy(self, error: OSError) -> None:
+        self._report(f"{self._folder} cannot be tidied up: {error.strerror or error}")
 
     def _report(self, problem: str) -> None:
         """Reports once, until a line can be written again; not to the log, which would come back here."""
@@ -160,4 +127,4 @@ class _File(logging.Handler):
 
     def close(self) -> None:
         super().close()
-        self._stream.close()
+        self.lines.close()

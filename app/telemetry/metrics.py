@@ -73,7 +73,7 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _disk, _archive, _readers
+    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _disk, _archive, _audit, _readers
     return [series for part in parts for series in part(gateway)]
 
 
@@ -227,6 +227,18 @@ def _disk(gateway: Gateway) -> Iterator[Series]:
         "Bytes of archived segments and of the archive's cache that were deleted here for the sake of the reserve."
     )
     yield _counter("whippet_disk_relief_bytes", sentence, disk.deleted_bytes)
+
+
+def _audit(gateway: Gateway) -> Iterator[Series]:
+    """Nothing if no audit log is kept."""
+    trail = gateway.audit
+    if trail is None:
+        return
+    yield _counter("whippet_audit_entries", "Entries of the audit log since the start.", trail.entries)
+    sentence = "Entries of the audit log that are missing in its file or its topic."
+    yield _counter("whippet_audit_lost", sentence, trail.lost)
+    sentence = "Whether the audit log cannot be written at the moment."
+    yield _gauge("whippet_audit_failing", sentence, trail.is_failing)
 
 
 def _archive(gateway: Gateway) -> Iterator[Series]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whippet.app.commands import groups
+from whippet.app.commands import audited, groups
 from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Request
 from whippet.app.errors import Code, CommandError
@@ -208,11 +208,12 @@ class Channel:
             self.link.end_with(UNAUTHORIZED, str(refused))
 
     async def _sign_in(self, authorization: bytes) -> SignedIn:
-        caller = await authentication.authenticate(self.api, authorization)
+        caller = await authentication.authenticate(self.api, authorization, self.session)
         if self.caller is None or self.caller.user is not caller.user:
             self._sign_out("unauthenticated", "Another user has signed in")
         self._authorization, self.caller = authorization, caller
         self.session.login = caller.user.login
+        audited.record(self.api.gateway, self.session, "sign_in", may_repeat=True)
         return SignedIn(caller.user.id, caller.user.username)
 
     async def _authenticate(self) -> Caller:
@@ -220,7 +221,7 @@ class Channel:
         if self._authorization is None:
             raise CommandError(Code.UNAUTHENTICATED, "sign in first: use `sign_in` with a token, or `log_in`")
         try:
-            caller = await authentication.authenticate(self.api, self._authorization)
+            caller = await authentication.authenticate(self.api, self._authorization, self.session)
         except CommandError as refused:
             self._sign_out("unauthenticated", str(refused))
             raise

@@ -153,6 +153,14 @@ system.path | app/test_server_process.py | IGGY_SYSTEM_PATH
 system.state.enforce_fsync | app/test_settings.py | catalog_syncs
 system.state.retry_delay | storage/test_append_once_recovery.py | write_retry_s
 system.runtime.path | app/test_settings.py | IGGY_SYSTEM_RUNTIME_PATH
+audit.enabled | app/audit/test_trail.py | Audit(enabled=False)
+audit.path | app/audit/test_trail.py | path="elsewhere"
+audit.max_file_size | app/audit/test_trail.py | max_file_size=1000
+audit.max_total_size | app/audit/test_trail.py | max_total_size=2000
+audit.retention | app/audit/test_trail.py | retention=3600.0
+audit.required | app/audit/test_trail.py | Audit(required=True)
+audit.commits | app/audit/test_trail.py | Audit(commits=True)
+audit.stream | app/audit/test_audit_topic.py | Audit(stream="audit")
 system.logging.path | app/test_settings.py | IGGY_SYSTEM_LOGGING_PATH
 system.logging.level | app/telemetry/test_logs.py | logs.configure(level)
 system.logging.file_enabled | app/test_server_process.py | IGGY_SYSTEM_LOGGING_FILE_ENABLED

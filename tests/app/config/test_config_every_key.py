@@ -152,6 +152,14 @@ personal_access_token.cleaner.enabled | true | false | False
 personal_access_token.cleaner.interval | "1 m" | "1m 30s" | 90.0
 heartbeat.enabled | false | true | True
 heartbeat.interval | "5 s" | "1m 30s" | 90.0
+audit.enabled | true | false | False
+audit.path | "audit" | "12345" | '12345'
+audit.max_file_size | "64 MiB" | "32 MiB" | 33554432
+audit.max_total_size | "1 GiB" | "8 GB" | 8000000000
+audit.retention | "365 days" | "1m 30s" | 90.0
+audit.required | false | true | True
+audit.commits | false | true | True
+audit.stream | "" | "12345" | '12345'
 telemetry.enabled | false | true | True
 telemetry.service_name | "iggy" | "12345" | '12345'
 telemetry.logs.transport | "grpc" | "http" | 'http'

@@ -147,20 +147,16 @@ def test_logging_never_waits_for_the_disk_and_dropped_lines_are_counted(
 def test_a_failing_disk_is_reported_once_on_stderr_and_does_no_harm(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Full:
-        def write(self, line: bytes) -> int:
-            raise OSError(28, "No space left on device")
-
-        def close(self) -> None:
-            pass
+    def full(line: bytes) -> None:
+        raise OSError(28, "No space left on device")
 
     world.files.start(str(tmp_path), Logging())
     file = world.files._file
     assert file is not None
-    stream, file._stream = file._stream, Full()  # type: ignore[assignment]
+    write, file.lines.write = file.lines.write, full  # type: ignore[method-assign]
     world.log("lost")
     world.log("lost as well")
-    file._stream = stream
+    file.lines.write = write  # type: ignore[method-assign]
     world.log("back")
     assert world.lines() == ["back"]
     assert capsys.readouterr().err == f"whippet: {tmp_path}/logs/{NAME} cannot be written: No space left on device\n"

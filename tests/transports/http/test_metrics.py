@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import xxhash
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
@@ -244,3 +245,20 @@ async def test_each_limit_is_returned_with_its_setting(tmp_path: Path) -> None:
         ]
         assert limits["system.limits.payload_bytes"]["meaning"].endswith("(error 4022).")
         assert "system.limits.tail_bytes" not in limits
+
+
+async def test_the_audit_log_is_measured_while_there_is_one(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        assert "whippet_audit_failing" not in await scrape(world.stranger)
+        gateway = world.world.gateway
+        system = msgspec.structs.replace(gateway.config.system, path=str(tmp_path))
+        gateway.config = msgspec.structs.replace(gateway.config, system=system)
+        gateway.open_audit()
+        assert gateway.audit is not None
+        try:
+            await (await world.world.root()).execute(requests.CreateStream("s"))
+            found = await scrape(world.stranger)
+            names = ("whippet_audit_entries_total", "whippet_audit_lost_total", "whippet_audit_failing")
+            assert [found[name] for name in names] == [3, 0, 0]
+        finally:
+            await gateway.audit.stop()

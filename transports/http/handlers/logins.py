@@ -7,12 +7,14 @@ import re
 import msgspec
 
 from whippet.app.access.access_tokens import Issued
-from whippet.app.commands import requests
-from whippet.app.errors import Code, CommandError
+from whippet.app.commands import audited, requests
+from whippet.app.errors import TABLE, Code, CommandError
 from whippet.transports.http.operation import Call
 
 CONCEALED = frozenset({Code.INVALID_USERNAME, Code.INVALID_PASSWORD, Code.USER_INACTIVE})
 """A failed login does not reveal what was wrong."""
+REFRESH = "refresh_access_token"
+"""The name in the audit log."""
 UNKNOWN_TOKEN = frozenset({Code.RESOURCE_NOT_FOUND, Code.PERSONAL_ACCESS_TOKEN_EXPIRED})
 _VERSION = re.compile(r"0\.(\d{1,4})\.", re.ASCII)
 FIRST_AFTER_0_6 = 9
@@ -71,7 +73,16 @@ async def log_in_with_token(call: Call) -> Identity:
 
 async def refresh(call: Call) -> Identity:
     body: TokenBody = call.body
-    return _identity(await call.api.access_tokens.refresh(body.token))
+    gateway, session = call.api.gateway, call.session
+    try:
+        issued = await call.api.access_tokens.refresh(body.token)
+    except CommandError as refused:
+        audited.record(gateway, session, REFRESH, TABLE[refused.code].name, may_repeat=True)
+        raise
+    user = gateway.users.find(issued.user_id)
+    session.login = None if user is None else user.login
+    audited.record(gateway, session, REFRESH, may_repeat=True)
+    return _identity(issued)
 
 
 async def log_out(call: Call) -> None:
@@ -79,6 +90,7 @@ async def log_out(call: Call) -> None:
     claims = call.bearer.claims
     if claims is not None:
         await call.api.access_tokens.revoke(claims)
+    audited.record(call.api.gateway, call.session, "logout_user", may_repeat=True)
 
 
 def _issue(call: Call, generation: str | None) -> Identity:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import Message, Receive, Scope
 
+from whippet.app.commands import audited
 from whippet.app.commands.requests import PollMessages, Request
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import Http, Mcp
@@ -106,6 +107,15 @@ class Assistants:
             limits=self._limits,
             consumer_name=self._config.consumer,
             allowed=self._allowed,
+            record=lambda change: audited.record(
+                call.api.gateway,
+                call.session,
+                "assistant",
+                change.outcome,
+                tool=change.tool,
+                request=change.arguments,
+                may_repeat=change.outcome != "done",
+            ),
             keeps_settings=True,
         )
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from whippet.app.access.access_tokens import Caller
-from whippet.app.errors import Code, CommandError
+from whippet.app.commands import audited
+from whippet.app.errors import TABLE, Code, CommandError
 from whippet.transports.http.forms import parameters
 from whippet.transports.http.forms.responses import HttpResponse
 
 if TYPE_CHECKING:
+    from whippet.app.model.sessions import Session
     from whippet.transports.http.api import Api
 
 SCHEME = b"Bearer "
@@ -23,7 +25,17 @@ CHALLENGE = (b"www-authenticate", b"Bearer")
 DOTS = 2
 
 
-async def authenticate(api: Api, header: bytes | None) -> Caller:
+async def authenticate(api: Api, header: bytes | None, session: Session) -> Caller:
+    """A token that is refused is recorded in the audit log, with the address of the session."""
+    try:
+        return await _authenticate(api, header)
+    except CommandError as refused:
+        if header is not None:
+            audited.record(api.gateway, session, "authenticate", TABLE[refused.code].name, may_repeat=True)
+        raise
+
+
+async def _authenticate(api: Api, header: bytes | None) -> Caller:
     if header is None or not header.startswith(SCHEME):
         raise CommandError(Code.ACCESS_TOKEN_MISSING, "the request needs `Authorization: Bearer <token>`")
     try:

@@ -122,7 +122,7 @@ class Endpoint:
                 return await self._encode_response(None, headers, {})
             call.caller = caller = authentication.recognize(
                 api, call.authorization
-            ) or await authentication.authenticate(api, call.authorization)
+            ) or await authentication.authenticate(api, call.authorization, session)
             session.login = caller.user.login
         call.parameters = match.parameters
         if known is None:

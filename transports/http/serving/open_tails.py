@@ -196,7 +196,7 @@ class Tail:
     async def check_entitlement(self) -> None:
         call = self.call
         try:
-            caller = await authentication.authenticate(call.api, call.authorization)
+            caller = await authentication.authenticate(call.api, call.authorization, call.session)
             if call.caller is None or caller.user is not call.caller.user:
                 self.end("unauthenticated", "The token belongs to another user now")
                 return
