@@ -140,10 +140,10 @@ class Partition(Protocol):
         """Appends a batch, whose bytes are the partition's from now on. `checked` is what is already known of it."""
         ...
 
-    def append_at_once(self, content: Single | tuple[Writable, Checked], waiting: Awaiting) -> int | None:
-        """Does the same without a coroutine, for what the caller has just checked. Returns its first offset; `waiting`
-        is told when it has the durability of the partition, perhaps already, or why it will not. None: nothing was
-        done, and `append` has to do it; that is always allowed."""
+    def append_at_once(self, content: Single | tuple[Writable, Checked], size: int, waiting: Awaiting) -> int | None:
+        """Does the same without a coroutine, for what the caller has just checked and which makes a batch of that
+        size. Returns its first offset; `waiting` is told when it has the durability of the partition, perhaps already,
+        or why it will not. None: nothing was done, and `append` has to do it; that is always allowed."""
         ...
 
     async def append_once(

@@ -34,7 +34,7 @@ LOOP_READ_BYTES_MAX = 256 << 10
 """Copying more than this takes long enough to keep other requests waiting."""
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A stamped batch on its way to the disk."""
 
     batch: batches.Readable
@@ -348,8 +348,9 @@ class Log(LogReader):
     ) -> None:
         assert segment.index is not None
         position = start = segment.log_bytes
-        for i, (batch, base_offset, next_offset, timestamp, _) in enumerate(entries):
-            length = len(batch)
+        for i, entry in enumerate(entries):
+            base_offset, next_offset, timestamp = entry.base_offset, entry.next_offset, entry.timestamp
+            length = len(entry.batch)
             stored = None if packed is None else packed[i].length
             end = position + (length if stored is None else stored)
             if end - start > written:

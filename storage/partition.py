@@ -261,12 +261,11 @@ class Partition:
         return Appended(entry.base_offset, checked.message_count, entry.timestamp, level)
 
     def append_at_once(
-        self, content: Single | tuple[batches.Writable, batches.Checked], waiting: Awaiting
+        self, content: Single | tuple[batches.Writable, batches.Checked], size: int, waiting: Awaiting
     ) -> int | None:
-        """Does the same as `append`, without a coroutine, for what the caller has just checked. Returns its first
-        offset; `waiting` is told when it has the durability of the partition, perhaps already, or why it will not.
-        None: nothing was done, and `append` has to do it."""
-        size = content.size if isinstance(content, Single) else len(content[0])
+        """Does the same as `append`, without a coroutine, for what the caller has just checked and which makes a batch
+        of that size. Returns its first offset; `waiting` is told when it has the durability of the partition, perhaps
+        already, or why it will not. None: nothing was done, and `append` has to do it."""
         if size > self._shared.limits.batch_bytes or self._has_to_wait():
             return None
         placing = self._placing

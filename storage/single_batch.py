@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
+import msgspec
 import xxhash
 
 from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Readable
@@ -14,6 +14,8 @@ _hash = xxhash.xxh3_64_intdigest
 BESIDES_BYTES = HEADER_BYTES + FRAME_BYTES
 """The bytes of the batch besides the payload and the user headers."""
 
+_BESIDES_FRAME = HEADER_BYTES + 8
+"""The bytes of the header and of the checksum of the frame."""
 _AFTER_CHECKSUM = struct.Struct(f"<{FRAME.format.removeprefix('<Q')}")
 _HASHED = struct.Struct("<QQQQQIQ")
 """The header without its checksum, and the checksum of the frame."""
@@ -21,7 +23,7 @@ _HEADER = struct.Struct(f"{HEADER.format}{HEADER_BYTES - HEADER.size}xQ")
 """The header, and the checksum of the frame."""
 
 
-class Single(NamedTuple):
+class Single(msgspec.Struct, frozen=True, gc=False):
     """A message that is not a batch yet. `body` is its payload and, unless they are in `headers`, its user headers."""
 
     id: bytes
@@ -41,9 +43,9 @@ def batch_of(
     message: Single, partition_id: int = 0, base_offset: int = 0, base_timestamp: int = 0
 ) -> tuple[bytes, int]:
     """Returns the batch, and the checksum of its frame."""
-    identity, origin, headers_length, payload_length, body, headers = message
-    frame = b"".join((_AFTER_CHECKSUM.pack(identity, 0, 0, headers_length, payload_length, 0), body, headers))
-    size = message.size
+    head = _AFTER_CHECKSUM.pack(message.id, 0, 0, message.headers_length, message.payload_length, 0)
+    frame = b"".join((head, message.body, message.headers))
+    size, origin = _BESIDES_FRAME + len(frame), message.origin
     found = _hash(frame)
     checksum = _hash(_HASHED.pack(partition_id, base_offset, base_timestamp, origin, size, 1, found))
     header = _HEADER.pack(partition_id, base_offset, base_timestamp, origin, size, checksum, 1, found)

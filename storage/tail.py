@@ -80,17 +80,18 @@ class Tail:
         messages = 0
         i = max(bisect_right(self._offsets, offset) - 1, self._gone)
         while i < len(self._entries) and messages < count and room > 0:
-            batch, base, after, _, frames = self._entries[i]
+            entry = self._entries[i]
+            batch, base = entry.batch, entry.base_offset
             if base >= end:
                 break
             i += 1
             skip = max(offset - base, 0)
-            total = after - base
+            total = entry.next_offset - base
             if skip >= total:
                 continue
             wanted = min(total - skip, count - messages)
             if wanted < total or len(batch) > room:
-                wanted, pieces = batches.cut_to_fit(batch, frames, skip, wanted, room, not messages)
+                wanted, pieces = batches.cut_to_fit(batch, entry.frames, skip, wanted, room, not messages)
                 if not wanted:
                     break
                 room -= sum(map(len, pieces))

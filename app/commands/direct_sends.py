@@ -65,13 +65,15 @@ def begin(
     if partition is not None:
         try:
             if isinstance(content, Single):
-                sending = Sending(gateway, session, began, partition, 1, content.size)
-                first = partition.append_at_once(content, sending)
+                size = content.size
+                sending = Sending(gateway, session, began, partition, 1, size)
+                first = partition.append_at_once(content, size, sending)
             else:
                 batch, checked = content
                 checked = checked or partition.check(batch)
-                sending = Sending(gateway, session, began, partition, checked.message_count, len(batch))
-                first = partition.append_at_once((batch, checked), sending)
+                size = len(batch)
+                sending = Sending(gateway, session, began, partition, checked.message_count, size)
+                first = partition.append_at_once((batch, checked), size, sending)
         except StorageError:
             # The command meets it again, and counts it.
             first = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from tests.storage.support.world import offsets, settled, sized, texts
@@ -144,7 +145,7 @@ def test_dropped_batches_do_not_accumulate() -> None:
     tail = filled(*[1] * 200)
     batch = entry(0, 1)
     for offset in range(200, 5000):
-        tail.push(batch._replace(base_offset=offset, next_offset=offset + 1))
+        tail.push(msgspec.structs.replace(batch, base_offset=offset, next_offset=offset + 1))
         tail.drop_first()
         assert len(tail) == 200
         assert len(tail._entries) <= 3 * 200

@@ -36,7 +36,8 @@ def read(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int
     octets = bytes(payload[4 : position - 4]) if position <= _KNOWN_BYTES_MAX else b""
     known = _known.get(octets)
     if known is not None:
-        return *known, _U32.unpack_from(payload, position - 4)[0], position
+        stream, topic, to = known
+        return stream, topic, to, _U32.unpack_from(payload, position - 4)[0], position
     reader = Reader(payload[4:position])
     try:
         stream, topic = read_identifier(reader), read_identifier(reader)

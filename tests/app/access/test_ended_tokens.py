@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.open_files import count_open_files
 from whippet.app.access.ended_tokens import NAME, End, EndedTokens, Entry
 from whippet.app.errors import Code, CommandError
 from whippet.storage import files
@@ -154,8 +155,8 @@ async def test_every_entry_is_synced_and_so_is_the_folder_of_a_new_file(
     await ended.add(revoked(1), now=0)
     assert done[-2:] == ["file", "access"]
     done.clear()
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = count_open_files()
     for number in range(2, 6):
         await ended.add(revoked(number), now=0)
     assert done == ["file"] * 4
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert count_open_files() <= open_before

@@ -13,6 +13,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import (
     FRAME,
@@ -72,7 +74,7 @@ def plain(messages: Sequence[Single], random_bytes: RandomBytes | None, place: P
     if len(messages) == 1:
         (message,) = messages
         if message.id == NO_ID and random_bytes:
-            message = message._replace(id=new_uuid(random_bytes))
+            message = msgspec.structs.replace(message, id=new_uuid(random_bytes))
         return [alone(message, place)]
     return [
         _one_by_one(messages[first:last], lowest, random_bytes, place)
@@ -171,10 +173,13 @@ def alone(message: Single, place: Place = UNPLACED) -> Made:
 def _one_by_one(messages: Sequence[Single], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
     parts: list[Readable] = [_NO_HEADER]
     random = random_bytes(16 * len(messages)) if random_bytes else b""
-    for i, (identity, origin, headers_length, payload_length, body, headers) in enumerate(messages):
+    for i, message in enumerate(messages):
+        identity = message.id
         if identity == NO_ID and random:
-            identity = _uuid(random[16 * i : 16 * i + 16])  # noqa: PLW2901
-        parts += (FRAME.pack(0, identity, i, origin - lowest, headers_length, payload_length, 0), body, headers)
+            identity = _uuid(random[16 * i : 16 * i + 16])
+        after = message.origin - lowest
+        frame = FRAME.pack(0, identity, i, after, message.headers_length, message.payload_length, 0)
+        parts += (frame, message.body, message.headers)
     batch = bytearray().join(parts)
     view = memoryview(batch)
     found = []
