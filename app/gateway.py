@@ -21,7 +21,7 @@ from whippet.app.access.throttle import Throttle
 from whippet.app.access.users import Users
 from whippet.app.audit.trail import Trail
 from whippet.app.catalogue_events import CatalogueEvents
-from whippet.app.commands import audit_stream, groups
+from whippet.app.commands import audit_stream, command_log, groups
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
@@ -93,6 +93,9 @@ class Gateway:
         self.replay_caches = ReplayCaches(
             limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
         )
+        self.logs_commands = command_log.is_wanted()
+        """Whether each command is logged."""
+        self.commands_logged = 0
         self.operations = 0
         """Requests of 0.9 clients since the start, registrations included. They number the sessions."""
         self.resumable_sessions = ResumableSessions(

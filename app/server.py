@@ -86,7 +86,7 @@ def run(
         reason = "--from-archive needs data_maintenance.archiver.enabled, and the settings of where the archive is"
         return _refuse(ConfigError(reason), MISCONFIGURED)
     log = loaded.config.system.logging
-    log_files = logs.configure(log.level, to_files=log.file_enabled)
+    log_files = logs.configure(log.level, log.format, to_files=log.file_enabled)
     for line in (*loaded.warnings, *([] if warning is None else [warning])):
         logger.warning("%s", line)
     for line in loaded.without_effect:

@@ -30,6 +30,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     user_id: int | None = None
     address: str = ""
     transport: str = ""
+    request_id: str | None = None
+    """What the client called its request, over HTTP (`X-Request-Id`)."""
     tool: str | None = None
     """The tool of an assistant."""
     repeated: int = 0

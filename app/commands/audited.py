@@ -98,6 +98,7 @@ async def execute(
             user_id=None if user is None else user.id,
             address=session.address,
             transport=session.transport.name.lower(),
+            request_id=session.request_id,
             request={} if is_login else shown(request),
             changes=changes,
         )
@@ -116,6 +117,7 @@ def record(gateway: Gateway, session: Session, command: str, outcome: str = DONE
         user_id=None if user is None else user.id,
         address=session.address,
         transport=session.transport.name.lower(),
+        request_id=session.request_id,
         **fields,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from time import perf_counter
@@ -19,6 +20,7 @@ from whippet.app.access.permissions import Permissions
 from whippet.app.access.users import ROOT
 from whippet.app.commands import (
     audited,
+    command_log,
     deferred_polls,
     groups,
     messages,
@@ -233,7 +235,10 @@ async def _execute(gateway: Gateway, session: Session, command: Command, request
     else:
         return response
     finally:
-        gateway.measurements.commands[type(request)][session.transport].add(perf_counter() - began)
+        seconds = perf_counter() - began
+        gateway.measurements.commands[type(request)][session.transport].add(seconds)
+        if gateway.logs_commands:
+            command_log.report(gateway, session, command.name, seconds, sys.exc_info()[1])
 
 
 class Destination(NamedTuple):

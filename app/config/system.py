@@ -65,6 +65,9 @@ class Logging(Section, frozen=True):
     which they ended."""
     level: Annotated[str, formats.LEVEL] = "info"
     """Lowest severity that is logged; the variable RUST_LOG overrides it."""
+    format: Annotated[Literal["auto", "text", "json"], choice("auto", "text", "json")] = "auto"
+    """Format of a line: `text` for people, `json` for programs, or `auto`: text on a terminal, otherwise JSON. Iggy has
+    no such key."""
     file_enabled: Boolean = True
     """Write to files, too, not only to the terminal."""
     max_file_size: Bytes = 500_000_000

@@ -51,6 +51,7 @@ class Session:
         "login",
         "reached_at",
         "registration",
+        "request_id",
         "route",
         "stale",
         "transport",
@@ -82,6 +83,8 @@ class Session:
         in again, perhaps as somebody else."""
         self.route: Route | None = None
         """The topic to which it has sent last."""
+        self.request_id: str | None = None
+        """What the client calls its request, over HTTP."""
         self.stale = False
         """Evicted for its silence: the next command is refused, then the connection is closed."""
         self.end = end

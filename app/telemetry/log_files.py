@@ -7,6 +7,7 @@ nothing into the folder of another one. Disk errors do not stop the server.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -69,6 +70,15 @@ class _Queueing(QueueHandler):
     def __init__(self, queue: Queue[Any]) -> None:
         super().__init__(queue)
         self._dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Arguments may change before the thread formats the line. The trace of an error stays apart from it."""
+        record = copy.copy(record)
+        record.msg, record.args = record.getMessage(), None
+        if record.exc_info:
+            record.exc_text = record.exc_text or logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:

@@ -5,6 +5,7 @@ app/server.py calls it once, before anything is opened. No other module adds a h
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -30,12 +31,31 @@ class Line(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
 
-def configure(level: str, *, to_files: bool = False) -> LogFiles:
-    """Returns the log files, which collect lines until they are started."""
-    line = Line("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+class JsonLine(Line):
+    """The same as an object in JSON, with the fields of a record, if it has any, as members of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        members = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            members["exception"] = record.exc_text
+        # Not msgspec, which refuses what a client may have sent: half a character.
+        return json.dumps(members)
+
+
+def configure(level: str, form: str = "auto", *, to_files: bool = False) -> LogFiles:
+    """Returns the log files, which collect lines until they are started. `form` is `auto`, `text` or `json`."""
+    text, objects = Line("%(asctime)s %(levelname)-7s %(name)s: %(message)s"), JsonLine()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(line)
-    files = LogFiles(line)
+    handler.setFormatter(text if form == "text" or (form == "auto" and sys.stderr.isatty()) else objects)
+    files = LogFiles(text if form == "text" else objects)
     root = logging.getLogger()
     root.handlers[:] = [handler, files.handler] if to_files else [handler]
     root.setLevel(LEVELS[level])

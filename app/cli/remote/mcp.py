@@ -70,7 +70,7 @@ async def serve(
     from whippet.app.mcp.work import EVERYTHING, READ_ONLY, Group, Limits, Work  # noqa: PLC0415
     from whippet.app.telemetry import logs  # noqa: PLC0415
 
-    logs.configure("info")
+    logs.configure("info", "text")
     found = destination.find(on.given)
     limits = Limits(max_items, _bytes(max_response_size))
     async with await connect(found, Reconnect(RETRIES, PAUSE_S)) as client:

@@ -162,6 +162,7 @@ audit.required | app/audit/test_trail.py | Audit(required=True)
 audit.commits | app/audit/test_trail.py | Audit(commits=True)
 audit.stream | app/audit/test_audit_topic.py | Audit(stream="audit")
 system.logging.path | app/test_settings.py | IGGY_SYSTEM_LOGGING_PATH
+system.logging.format | app/test_command_log_process.py | IGGY_SYSTEM_LOGGING_FORMAT
 system.logging.level | app/telemetry/test_logs.py | logs.configure(level)
 system.logging.file_enabled | app/test_server_process.py | IGGY_SYSTEM_LOGGING_FILE_ENABLED
 system.logging.max_file_size | app/telemetry/test_log_files.py | max_file_size

@@ -174,6 +174,7 @@ system.state.max_file_operation_retries | 1 | 4567 | 4567
 system.state.retry_delay | "1 s" | "1m 30s" | 90.0
 system.runtime.path | "runtime" | "12345" | '12345'
 system.logging.path | "logs" | "12345" | '12345'
+system.logging.format | "auto" | "json" | 'json'
 system.logging.level | "info" | "trace" | 'trace'
 system.logging.file_enabled | true | false | False
 system.logging.max_file_size | "500 MB" | "32 MiB" | 33554432

@@ -122,6 +122,7 @@ def starting(folder: Path, command: Sequence[str] = ()) -> Iterator[Start]:
     def start_one(first: str = "", *, fresh: bool = False, **settings: str) -> Gateway:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
         anywhere = {f"IGGY_{name}_ADDRESS": "127.0.0.1:0" for name in ("HTTP", "TCP", "QUIC")}
+        anywhere["IGGY_SYSTEM_LOGGING_FORMAT"] = "text"
         environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
         process: subprocess.Popen[str] | Forked
         if command or fresh or first:

@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 PUBLIC_BODY_BYTES_MAX = 64 << 10
 """Enough for every login."""
+REQUEST_ID_MAX = 128
 _encode = msgspec.json.Encoder().encode
 
 
@@ -114,6 +115,8 @@ class Endpoint:
         notes: dict[object, Any] | None = scope.get(NOTES)
         known: Known | None = None if notes is None else notes.get(self)
         headers = call.headers = _headers_of(scope) if known is None else known.headers
+        if (request_id := headers.get(b"x-request-id")) is not None:
+            session.request_id = _shown_id(request_id)
         if not operation.public:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
@@ -251,6 +254,12 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
             if names.count(name) > 1:
                 raise Refused(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} occurs twice", name.decode())
     return headers
+
+
+def _shown_id(given: bytes) -> str | None:
+    """Returns what a client calls its request; None for what does not belong into a log."""
+    text = given.decode("latin-1")
+    return text if 0 < len(text) <= REQUEST_ID_MAX and text.isascii() and text.isprintable() else None
 
 
 def _announced_length(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
