@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +22,7 @@ from whippet.app.access.throttle import Throttle
 from whippet.app.access.users import Users
 from whippet.app.audit.trail import Trail
 from whippet.app.catalogue_events import CatalogueEvents
-from whippet.app.commands import audit_stream, command_log, groups
+from whippet.app.commands import audit_stream, command_log, groups, requests
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
@@ -35,6 +36,7 @@ from whippet.app.quota import Limit, Quota
 from whippet.app.rates import Rates
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.returning_clients import ReturningClients
+from whippet.app.telemetry.activity import Activity
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measurements import Measurements
@@ -46,6 +48,10 @@ from whippet.storage.engine import Engine, Partition
 
 if TYPE_CHECKING:
     from whippet.storage.archive.archiver import Archiver
+
+
+TIMED = {requests.SendMessages: "send_messages", requests.PollMessages: "poll_messages"}
+"""The commands whose latencies are kept for the dashboard."""
 
 
 class Addresses:
@@ -78,6 +84,7 @@ class Gateway:
         """Counts the open connections of each listener; set by app/server.py."""
         self.readiness = Readiness(Stage.READY)
         self.measurements = Measurements()
+        self.activity = Activity(lambda: self.measurements, clock, time.monotonic, TIMED)
         self.machine = Machine()
         self.audit: Trail | None = None
         """Set by `open_audit`; None if nothing is recorded."""

@@ -16,6 +16,7 @@ from whippet.app.certificate_expiry import DAY_SECONDS
 from whippet.app.commands import groups
 from whippet.app.commands.catalogue_info import held_back
 from whippet.app.model.topic_options import UNLIMITED
+from whippet.app.telemetry.activity import INTERVAL_SECONDS
 from whippet.app.telemetry.machine import Machine
 from whippet.storage.errors import StorageError
 from whippet.storage.options import MIB
@@ -48,6 +49,7 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
         (log.sysinfo_print_interval > 0, log.sysinfo_print_interval, system_reporter()),
         (log.file_enabled, log.rotation_check_interval, tidy_log_files),
         (True, DAY_SECONDS, report_certificates),
+        (True, INTERVAL_SECONDS, measure_activity),
     ]
     return [
         asyncio.create_task(fill_deduplication(gateway), name=fill_deduplication.__name__),
@@ -165,6 +167,10 @@ async def report_certificates(gateway: Gateway) -> None:
     """Repeats the warnings of the start, which nobody reads in the log of a server that has run for months."""
     for problem in gateway.readiness.certificates.problems():
         _log.warning("%s", problem)
+
+
+async def measure_activity(gateway: Gateway) -> None:
+    gateway.activity.measure()
 
 
 async def tidy_log_files(gateway: Gateway) -> None:

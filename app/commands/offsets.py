@@ -7,6 +7,7 @@ and calls `after_poll` with the last offset before it returns messages.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.sessions import Session
 
+TOGETHER = 100
+"""After this many partitions, the event loop gets to run something else."""
+
 
 async def get_offset(
     gateway: Gateway, session: Session, request: requests.GetConsumerOffset, target: Target
@@ -44,6 +48,27 @@ async def get_offset(
     if stored is None:
         return None
     return responses.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
+
+
+async def get_readers(
+    gateway: Gateway, session: Session, request: requests.GetTopicReaders, target: Target
+) -> list[responses.Reader]:
+    """Returns who has stored an offset in the topic. A consumer is shown by number until it commits by name."""
+    topic = target.topic
+    found: list[responses.Reader] = []
+    for number, partition in enumerate(topic.served, 1):
+        for kind in (Kind.GROUP, Kind.CONSUMER):
+            for identity in partition.readers(kind):
+                group = topic.groups.find(identity) if kind is Kind.GROUP else None
+                known = partition.reader_name(kind, identity) if group is None else group.name
+                stored = partition.offset_of(kind, identity)
+                if stored is not None:
+                    found.append(
+                        responses.Reader(partition.place.partition, kind is Kind.GROUP, identity, known, stored)
+                    )
+        if number % TOGETHER == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 async def store_offset(

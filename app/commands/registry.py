@@ -178,12 +178,15 @@ COMMANDS: tuple[Command, ...] = (
 INTERNAL_COMMANDS: tuple[Command, ...] = (
     C(0, "follow_messages", requests.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
     C(0, "locate_messages", requests.LocateMessages, deferred_polls.locate_messages, may.poll_messages, discloses=True),
+    C(0, "get_activity", requests.GetActivity, system.get_activity, may.read_servers, discloses=True),
+    C(0, "get_topic_readers", requests.GetTopicReaders, offsets.get_readers, may.poll_messages, discloses=True),
     C(0, "patch_stream", requests.PatchStream, partial_updates.patch_stream, may.manage_stream, changes=True),
     C(0, "patch_topic", requests.PatchTopic, partial_updates.patch_topic, may.manage_topic, changes=True),
     C(0, "patch_user", requests.PatchUser, partial_updates.patch_user, may.manage_users),
     C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
-"""Commands without a number in the protocols: transports execute them on behalf of other requests."""
+"""Commands without a number in the protocols: transports execute them on behalf of other requests, or only HTTP and the
+channel have them."""
 OPEN_TO_ROOT = frozenset({requests.UpdateTopic, requests.PatchTopic})
 """How long entries are kept is for the root user to decide, and is recorded like every change."""
 CLOSED_TO_ALL = OPEN_TO_ROOT | {

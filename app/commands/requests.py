@@ -105,6 +105,15 @@ class GetStats(Request, frozen=True):
     pass
 
 
+class GetActivity(Request, frozen=True):
+    """Only HTTP has it: rates over time, and latencies."""
+
+    step: int
+    """The seconds that a point covers."""
+    since: int
+    """Only points that end after this, in us since 1970."""
+
+
 class GetSnapshot(Request, frozen=True):
     """The compression and the parts, as numbers of the protocol; 100 is all parts."""
 
@@ -505,6 +514,13 @@ class GetConsumerGroup(Request, frozen=True):
 
 
 class GetConsumerGroups(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+
+
+class GetTopicReaders(Request, frozen=True):
+    """Only HTTP has it: the stored offsets of all consumers and groups of a topic."""
+
     stream: Identifier
     topic: Identifier
 

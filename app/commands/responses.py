@@ -13,6 +13,7 @@ import msgspec
 from whippet.app.access.permissions import Permissions
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option
+from whippet.app.telemetry.activity import Latency, Point
 from whippet.storage.batch import Readable
 from whippet.storage.options import Durability
 
@@ -170,6 +171,17 @@ class ConsumerOffset(msgspec.Struct, frozen=True):
     stored_offset: int
 
 
+class Reader(msgspec.Struct, frozen=True):
+    """A consumer or a group that has stored an offset in a partition."""
+
+    partition_id: int
+    is_group: bool
+    id: int
+    name: str | None
+    """None if only its number is known."""
+    stored_offset: int
+
+
 class Sent(msgspec.Struct, frozen=True):
     """Where a batch was stored, and the durability level that it has reached."""
 
@@ -290,6 +302,19 @@ class Snapshot(msgspec.Struct, frozen=True):
     """A ZIP archive."""
 
     content: bytes
+
+
+class Activity(msgspec.Struct, frozen=True):
+    at: int
+    """Now, in us since 1970."""
+    points: tuple[Point, ...]
+    """Oldest first."""
+    latest: Point | None
+    """The last second."""
+    latencies: tuple[Latency, ...]
+    """Of the last minute."""
+    connections: dict[str, int]
+    """Open connections by transport."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

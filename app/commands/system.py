@@ -65,6 +65,18 @@ async def get_stats(gateway: Gateway, session: Session, request: requests.GetSta
     )
 
 
+async def get_activity(
+    gateway: Gateway, session: Session, request: requests.GetActivity, target: Target
+) -> responses.Activity:
+    return responses.Activity(
+        at=gateway.clock(),
+        points=tuple(gateway.activity.points(request.step, request.since)),
+        latest=gateway.activity.latest,
+        latencies=tuple(gateway.activity.latencies()),
+        connections={transport.name.lower(): count() for transport, count in gateway.connections.items()},
+    )
+
+
 async def get_snapshot(
     gateway: Gateway, session: Session, request: requests.GetSnapshot, target: Target
 ) -> responses.Snapshot:

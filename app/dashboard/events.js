@@ -4,35 +4,40 @@
  * @module
  */
 
-import { byId, element, name } from "/ui/elements.js"
+import { card, element, name } from "/ui/elements.js"
 import { plural, time } from "/ui/numbers.js"
 
-const KEPT = 100
 const KINDS = { stream: "stream", topic: "topic", partitions: "partitions of", consumer_group: "group" }
 
 export class Events {
-  /** @param {any} event */
-  show(event) {
-    this.#add(time(event.at), event.what, KINDS[event.kind] ?? event.kind, placeOf(event), detailsOf(event))
+  #figures
+  #list = element("ol", { class: "events", role: "log", tabindex: "0", "aria-label": "Events" })
+  #notice = element("p", { class: "notice" }, "Streams, topics and groups that are created, changed or deleted from now on are listed here.")
+  #latest = null
+
+  /** @param {import("/ui/figures.js").Figures} figures */
+  constructor(figures) {
+    this.#figures = figures
+    this.element = card("Events", this.#notice, this.#list)
+    this.update()
   }
 
-  /** Notes that events were missed. @param {string} sentence */
-  miss(sentence) {
-    if (byId("events").children.length) this.#add(time(Date.now() * 1000), "missed", sentence)
+  update() {
+    const { events } = this.#figures
+    const count = events.indexOf(this.#latest)
+    const fresh = count < 0 ? events : events.slice(0, count)
+    this.#list.prepend(...fresh.map(entryOf))
+    while (this.#list.children.length > events.length) this.#list.lastChild.remove()
+    this.#latest = events[0] ?? null
+    this.#notice.hidden = events.length > 0
   }
+}
 
-  clear() {
-    byId("events").replaceChildren()
-    byId("events-notice").hidden = false
-  }
-
-  #add(at, what, ...texts) {
-    const words = texts.filter((each) => each !== "").flatMap((each) => [" ", each])
-    const entry = element("li", {}, element("time", {}, at), " ", element("b", { class: what }, what), ...words)
-    byId("events").prepend(entry)
-    byId("events-notice").hidden = true
-    while (byId("events").children.length > KEPT) byId("events").lastChild.remove()
-  }
+function entryOf({ at, event, missed }) {
+  const texts = missed ? [missed] : [KINDS[event.kind] ?? event.kind, placeOf(event), detailsOf(event)]
+  const words = texts.filter((each) => each !== "").flatMap((each) => [" ", each])
+  const what = missed ? "missed" : event.what
+  return element("li", {}, element("time", {}, time(at)), " ", element("b", { class: what }, what), ...words)
 }
 
 function placeOf({ stream, topic, consumer_group: group }) {

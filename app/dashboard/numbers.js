@@ -50,11 +50,17 @@ export function time(us) {
   return new Date(us / 1000).toLocaleTimeString("en-GB")
 }
 
-/** @param {number} us since 1970 */
-export function preciseTime(us) {
+/** @param {number} us since 1970 @param {boolean} [withDay] also today */
+export function preciseTime(us, withDay = false) {
   const date = new Date(us / 1000)
-  const is_today = date.toDateString() === new Date().toDateString()
+  const isToday = date.toDateString() === new Date().toDateString()
   const milliseconds = String(date.getMilliseconds()).padStart(3, "0")
-  const day = is_today ? "" : `${date.toLocaleDateString("en-CA")} `
+  const day = isToday && !withDay ? "" : `${date.toLocaleDateString("en-CA")} `
   return `${day}${date.toLocaleTimeString("en-GB")}.${milliseconds}`
+}
+
+/** A day and a time. @param {number} us since 1970 */
+export function dayAndTime(us) {
+  const date = new Date(us / 1000)
+  return `${date.toLocaleDateString("en-CA")} ${date.toLocaleTimeString("en-GB")}`
 }

@@ -1,34 +1,43 @@
 /**
- * The page: handles signing in and the connection, and passes what arrives to the parts. All figures come from
- * subscriptions of one client; without a connection, the page shows that, and how old its figures are.
+ * The page: handles signing in and the connection, and shows the view that the address names. All data comes over the
+ * channel of one client; without a connection, the page shows that, and how old its figures are.
  *
  * @module
  */
 
-import { byId, name, notice, say } from "/ui/elements.js"
-import { Events } from "/ui/events.js"
+import { Clients } from "/ui/clients.js"
+import { sentenceOf } from "/ui/dialog.js"
+import { byId, notice, say } from "/ui/elements.js"
+import { Figures } from "/ui/figures.js"
 import { Groups } from "/ui/groups.js"
+import { listenToKeys } from "/ui/keys.js"
 import { time } from "/ui/numbers.js"
-import { Storage } from "/ui/storage.js"
-import { Tail } from "/ui/tail.js"
-import { placesOf, Topics } from "/ui/topics.js"
+import { Overview } from "/ui/overview.js"
+import { placeOf } from "/ui/router.js"
+import { Streams } from "/ui/streams.js"
+import { Topic } from "/ui/topic.js"
+import { Users } from "/ui/users.js"
 import { Client, connect } from "/ui/whippet.js"
 
 const KEPT_AS = "whippet.session"
 const WORDS = { connecting: "Connecting", connected: "Live", waiting: "Not connected", closed: "Signed out" }
 
+/** Views by the first part of the address. */
+const VIEWS = { "": Overview, streams: Streams, groups: Groups, users: Users, clients: Clients }
+
 /** @type {Client | null} */
 let client = null
-let sampledAt = 0
-/** The topic that is shown; also in the address of the page. @type {{stream: string, topic: string} | null} */
-let chosen = null
+const figures = new Figures()
+/** The view that is shown, and what identifies it. @type {{view: any, key: string} | null} */
+let shown = null
 
-const wide = matchMedia("(min-width: 1000px)")
-const topics = new Topics(chooseByHand)
-const groups = new Groups()
-const storage = new Storage()
-const events = new Events()
-const tail = new Tail(announce)
+/**
+ * What views work with.
+ *
+ * @typedef {{client: Client, figures: Figures, username: string, announce: (sentence: string) => void}} Context
+ */
+/** @type {Context | null} */
+let context = null
 
 // ------------------------------------------------------------------------------------------------------------ sign in
 
@@ -52,7 +61,7 @@ byId("sign-in-form").addEventListener("submit", async (event) => {
   try {
     enter(await connect(credentials), withToken ? "" : username)
   } catch (error) {
-    notice(byId("sign-in-problem"), sentenceOf(error))
+    notice(byId("sign-in-problem"), refusalOf(error))
     byId(withToken ? "token" : "password").select()
   } finally {
     byId("password").value = byId("token").value = ""
@@ -66,14 +75,8 @@ byId("sign-out").addEventListener("click", async () => {
   leave("")
 })
 
-function sentenceOf(error) {
-  if (error.code === "unauthenticated") return "This token is invalid or has expired."
-  return sentence(error.message)
-}
-
-/** @param {string} reason in the words of the server */
-function sentence(reason) {
-  return `${reason[0].toUpperCase()}${reason.slice(1).replace(/\.$/, "")}.`
+function refusalOf(error) {
+  return error.code === "unauthenticated" ? "This token is invalid or has expired." : sentenceOf(error)
 }
 
 function askToSignIn(problem) {
@@ -110,9 +113,9 @@ function enter(signedIn, username) {
   say(byId("where"), location.host)
   say(byId("user"), username)
   showState({ state: signedIn.state })
-  tail.use(signedIn)
-  openFromAddress()
-  watch({})
+  context = { client: signedIn, figures, username, announce }
+  figures.use(signedIn)
+  open()
   byId("title").focus({ preventScroll: true })
 }
 
@@ -124,38 +127,42 @@ function leave(problem) {
   clearInterval(countdown)
   byId("banner").hidden = true
   announce("")
+  isAway = false
   document.title = "Whippet"
   sessionStorage.removeItem(KEPT_AS)
-  for (const part of [topics, groups, storage, events, tail]) part.clear()
-  byId("by-name").hidden = true
-  chosen = null
+  for (const each of document.querySelectorAll("dialog")) each.close()
+  close()
+  figures.clear()
+  context = null
   askToSignIn(problem)
 }
 
 // --------------------------------------------------------------------------------------------------------- connection
 
 let countdown = 0
+let isAway = false
 
 /** @param {{state: string, error?: any, retryAt?: number}} detail */
 function showState({ state, error, retryAt }) {
   clearInterval(countdown)
-  if (state === "closed") return leave(`${sentence(error.message)} Sign in again.`)
+  if (state === "closed") return leave(`${sentenceOf(error)} Sign in again.`)
   const wasAway = !byId("banner").hidden
   byId("connection").dataset.state = state
   say(byId("connection"), WORDS[state])
-  byId("page").classList.toggle("stale", state !== "connected")
-  document.title = state === "waiting" ? "Not connected – Whippet" : "Whippet"
+  byId("view").classList.toggle("stale", state !== "connected")
+  isAway = state === "waiting"
+  entitle()
   if (state === "connected") {
     byId("banner").hidden = true
     if (wasAway) announce("Reconnected")
-    if (wasAway) events.miss("events while there was no connection")
+    if (wasAway) figures.miss("events while there was no connection")
   }
   if (state === "waiting") {
-    const since = sampledAt ? ` The figures are from ${time(sampledAt)}.` : ""
-    say(byId("banner-text"), `${sentence(error.message)}${since}`)
+    const since = figures.sample ? ` The figures are from ${time(figures.sample.at)}.` : ""
+    say(byId("banner-text"), `${sentenceOf(error)}${since}`)
     byId("banner").hidden = false
     // Not every screen reader announces an element that appears together with its text.
-    if (!wasAway) announce(`Not connected. ${sentence(error.message)}`)
+    if (!wasAway) announce(`Not connected. ${sentenceOf(error)}`)
     countDown(retryAt)
     countdown = setInterval(() => countDown(retryAt), 1000)
   }
@@ -172,108 +179,60 @@ function announce(sentence) {
   say(byId("announcer"), sentence)
 }
 
-// ------------------------------------------------------------------------------------------------------------ figures
+// ------------------------------------------------------------------------------------------------------------- views
 
-/** The subscriptions to everything, or to one topic. @type {import("/ui/whippet.js").Subscription[]} */
-let watched = []
-
-/** @param {{stream?: string, topic?: string}} scope */
-function watch(scope) {
-  for (const each of watched) each.close()
-  const stats = client.subscribe({ to: "stats", ...scope }, { window: 2 })
-  const news = client.subscribe({ to: "events", ...scope })
-  watched = [stats, news]
-  hear(stats, (sample) => show(sampleOf(sample, scope)), (error) => refuse(error, scope))
-  hear(news, (event) => events.show(event), (error) => events.miss(`The events have ended: ${error.message}`))
-}
-
-async function hear(subscription, take, fail) {
-  try {
-    for await (const item of subscription) take(item)
-  } catch (error) {
-    if (client?.state === "connected") fail(error)
+/** Shows the view of the address: another one, or the same with other parameters. */
+function open() {
+  const place = placeOf(location.hash)
+  const [first = "", , topic] = place.path
+  const View = first === "streams" && topic !== undefined ? Topic : (VIEWS[first] ?? Overview)
+  const key = JSON.stringify([View.name, View === Topic ? Topic.keyOf(place) : ""])
+  if (shown?.key === key) shown.view.change?.(place)
+  else {
+    close()
+    const view = new /** @type {any} */ (View)(context, place)
+    shown = { view, key }
+    byId("view").replaceChildren(view.element)
+    byId("view").dataset.view = first || "overview"
+    if (figures.sample) view.show?.(figures.sample)
+    scrollTo(0, 0)
+    if (view.focus) view.focus()
+    else byId("view").focus({ preventScroll: true })
   }
+  for (const link of byId("views").querySelectorAll("a")) {
+    if (placeOf(link.hash).path.join() === first) link.setAttribute("aria-current", "page")
+    else link.removeAttribute("aria-current")
+  }
+  entitle()
 }
 
-/** Puts the sample of one topic into the form of all. @param {any} sample @param {{stream?: string}} scope */
-function sampleOf(sample, { stream }) {
-  if (!sample.topic) return sample
-  return { ...sample, streams: [{ ...sample.topic, id: null, name: stream, topics: [sample.topic] }] }
+function close() {
+  shown?.view.leave?.()
+  shown = null
+  byId("view").replaceChildren()
 }
 
-function show(sample) {
-  sampledAt = sample.at
-  topics.show(sample)
-  groups.show(sample)
-  storage.show(sample)
-  const place = chosen && placesOf(sample).find(isChosen)
-  if (place) tail.describe(place.topic)
+function entitle() {
+  const view = shown?.view.title ? `${shown.view.title} – Whippet` : "Whippet"
+  document.title = isAway ? "Not connected – Whippet" : view
 }
 
-function refuse(error, scope) {
-  byId("by-name").hidden = false
-  // What was shown before is no longer up to date.
-  topics.clear()
-  topics.mark(isChosen)
-  groups.clear()
-  storage.clear()
-  notice(byId("groups-notice"), "No figures.")
-  const isLimited = error.code === "unauthorized" && scope.topic === undefined
-  const limited = "You have no permission to read all streams. Open a topic by its name."
-  notice(byId("topics-notice"), isLimited ? limited : sentenceOf(error))
-  if (isLimited && chosen) watch(chosen)
-}
-
-byId("by-name").addEventListener("submit", (event) => {
-  event.preventDefault()
-  const [stream, topic] = ["stream", "topic"].map((each) => byId(`by-name-${each}`).value.trim())
-  topics.clear()
-  choose(stream, topic)
-  watch({ stream, topic })
+addEventListener("hashchange", () => context && open())
+figures.addEventListener("sample", ({ detail }) => shown?.view.show?.(detail))
+figures.addEventListener("event", () => shown?.view.hearEvent?.())
+figures.addEventListener("refused", ({ detail }) => {
+  shown?.view.refuse?.(detail.error)
+  // In place of everything, the topic that is shown.
+  const [first, stream, topic] = placeOf(location.hash).path
+  if (first === "streams" && topic !== undefined && !("topic" in detail.scope)) figures.narrow({ stream, topic })
 })
-
-// -------------------------------------------------------------------------------------------------- the chosen topic
-
-/** `stream` and `topic` are names, or ids of those whose name is a number. */
-function choose(stream, topic) {
-  chosen = { stream, topic }
-  history.replaceState(null, "", `#${encodeURIComponent(stream)}/${encodeURIComponent(topic)}`)
-  topics.mark(isChosen)
-  tail.open(chosen, [name(stream), " / ", name(topic)])
-}
-
-function isChosen(place) {
-  return chosen !== null && keyOf(place.stream) === chosen.stream && keyOf(place.topic) === chosen.topic
-}
-
-/** A name that looks like a number would be taken for an id. */
-function keyOf(thing) {
-  return /^\d+$/.test(thing.name) && thing.id !== null ? String(thing.id) : thing.name
-}
-
-function openFromAddress() {
-  const [stream, topic] = location.hash.slice(1).split("/").map(decoded)
-  if (stream && topic) choose(stream, topic)
-}
-
-function decoded(text) {
-  try {
-    return decodeURIComponent(text)
-  } catch {
-    return ""
-  }
-}
-
-function chooseByHand(place) {
-  choose(keyOf(place.stream), keyOf(place.topic))
-  // On narrow screens the messages are below the list.
-  if (!wide.matches) byId("tail-title").focus()
-}
 
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault()
-  byId("tail-title").focus()
+  byId("view").focus()
 })
+
+listenToKeys()
 
 const session = kept()
 if (session?.token) enter(new Client({ token: session.token, expiry: session.expiry }), session.username)

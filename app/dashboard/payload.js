@@ -9,6 +9,7 @@ import { element } from "/ui/elements.js"
 import { bytesOf } from "/ui/whippet.js"
 
 const TEXT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
+const LENIENT = new TextDecoder("utf-8", { ignoreBOM: true })
 const UNPRINTABLE = /[\x00-\x08\x0e-\x1f\x7f]/
 const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g
 const NESTED_MAX = 100
@@ -26,6 +27,19 @@ export function shown(bytes, form, perLine) {
     if (isJson(text)) return { form: "json", nodes: laidOut(text) }
   }
   return { form: "text", nodes: [text] }
+}
+
+/**
+ * The beginning of a payload as one line.
+ *
+ * @param {Uint8Array} bytes perhaps cut off within a character
+ * @param {string} form
+ */
+export function oneLine(bytes, form) {
+  const text = form === "hex" ? null : LENIENT.decode(bytes, { stream: true })
+  LENIENT.decode()
+  if (text === null || UNPRINTABLE.test(text) || text.includes("\ufffd")) return hexLine(bytes.subarray(0, 64))
+  return text.replace(/\s+/g, " ")
 }
 
 function textOf(bytes) {

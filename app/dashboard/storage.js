@@ -4,7 +4,7 @@
  * @module
  */
 
-import { arrange, byId, element, notice, say } from "/ui/elements.js"
+import { arrange, card, element, say } from "/ui/elements.js"
 import { age, bytes, count, exact, plural } from "/ui/numbers.js"
 
 /** @typedef {{free_bytes: number, total_bytes: number, reserve_bytes: number, is_full: boolean}} Disk */
@@ -16,22 +16,19 @@ import { age, bytes, count, exact, plural } from "/ui/numbers.js"
 export class Storage {
   /** @type {Map<string, any>} */
   #rows = new Map()
+  #figures = element("tbody")
 
   constructor() {
-    this.clear()
+    const figures = element("table", { id: "storage-figures", "aria-label": "Disk and archive" }, this.#figures)
+    this.element = card("Disk and archive", figures)
+    this.element.hidden = true
   }
 
   /** @param {{at: number, disk?: Disk | null, archive?: Archive | null}} sample */
   show({ at, disk, archive }) {
     const rows = [...(disk ? this.#ofDisk(disk) : []), ...(archive ? this.#ofArchive(archive, at) : [])]
-    arrange(byId("storage-figures").tBodies[0], rows)
-    byId("storage").hidden = !rows.length
-    // It is an alert, which is read out when it changes, so it contains nothing that changes all the time.
-    notice(byId("storage-problem"), [problemOfDisk(disk), problemOfArchive(archive)].filter(Boolean).join(" "))
-  }
-
-  clear() {
-    this.show({ at: 0 })
+    arrange(this.#figures, rows)
+    this.element.hidden = !rows.length
   }
 
   /** @param {Disk} disk */
@@ -70,6 +67,11 @@ export class Storage {
     row.classList.toggle("wrong", isWrong)
     return row
   }
+}
+
+/** What is wrong with them; it contains nothing that changes all the time, because it is read out when it changes. */
+export function problemsOf({ disk, archive }) {
+  return [problemOfDisk(disk), problemOfArchive(archive)].filter(Boolean)
 }
 
 /** @param {Disk | null | undefined} disk */

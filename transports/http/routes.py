@@ -126,6 +126,16 @@ _SYSTEM = (
         response=system.Stats,
     ),
     Operation(
+        name="get_activity",
+        method="GET",
+        path="/stats/activity",
+        summary="Get rates over time, and latencies of the last minute",
+        subject="system",
+        handler=system.get_activity,
+        query=system.ActivityQuery,
+        response=system.Activity,
+    ),
+    Operation(
         name="get_clients",
         method="GET",
         path="/clients",
@@ -445,6 +455,15 @@ _MESSAGES = (
         query=consumer_offsets.OffsetQuery,
         response=consumer_offsets.ConsumerOffset,
         missing=(Code.CONSUMER_OFFSET_NOT_FOUND, ()),
+    ),
+    Operation(
+        name="get_topic_readers",
+        method="GET",
+        path="/streams/{stream}/topics/{topic}/readers",
+        summary="Get the stored offsets of all consumers and groups of a topic",
+        subject="messages",
+        handler=consumer_offsets.get_readers,
+        response=list[consumer_offsets.Reader],
     ),
     Operation(
         name="store_consumer_offset",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.app.dashboard.support.chromium import WAITS_MS, a_page, until
+from tests.app.dashboard.support.chromium import a_page, until
 from tests.app.dashboard.support.serving import PASSWORD, USERNAME, Server, base64_of, serving
-
-expect.set_options(timeout=WAITS_MS)
-SIZES = {1280: 860, 390: 844}
+from tests.app.dashboard.support.visits import SIZES, card, go_to, messages, sign_in, signed_in
+from tests.support.sizes import mostly_long
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def page(browser: Browser, server: Server) -> Iterator[Page]:
     with a_page(browser, viewport={"width": 1280, "height": 860}) as found:
         yield found
-
-
-def sign_in(page: Page, server: Server, place: str = "/ui", username: str = USERNAME, password: str = PASSWORD) -> None:
-    page.goto(server.url + place)
-    page.get_by_label("User").fill(username)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
-
-
-def signed_in(page: Page, server: Server, place: str = "/ui") -> None:
-    sign_in(page, server, place)
-    expect(page.locator("#connection")).to_have_text("Live")
-
-
-def messages(page: Page) -> Locator:
-    return page.locator("#messages > li")
 
 
 # ------------------------------------------------------------------------------------------------------------- sign in
@@ -118,14 +100,60 @@ def test_after_the_end_of_a_session_the_page_asks_to_sign_in_and_says_why(page: 
     assert page.evaluate("sessionStorage.length") == 0
 
 
+# ---------------------------------------------------------------------------------------------------------- addresses
+
+
+def test_links_into_an_open_tab_and_the_back_button_change_the_view(page: Page, server: Server) -> None:
+    signed_in(page, server)
+    expect(page).to_have_title("Overview – Whippet")
+    go_to(page, "#/streams/orders/eu")
+    expect(page.locator("#tail-title")).to_have_text("orders / eu")
+    expect(page).to_have_title("eu – orders – Whippet")
+    go_to(page, "#/streams/orders/us/partitions")
+    expect(page.locator("#tail-title")).to_have_text("orders / us")
+    expect(page.get_by_role("table", name="Partitions")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#tail-title")).to_have_text("orders / eu")
+    page.go_back()
+    expect(card(page, "Rates")).to_be_visible()
+    page.go_forward()
+    expect(page.locator("#tail-title")).to_have_text("orders / eu")
+    page.reload()
+    expect(page.locator("#tail-title")).to_have_text("orders / eu")
+
+
+def test_a_topic_that_does_not_exist_offers_nothing_but_the_way_back(page: Page, server: Server) -> None:
+    signed_in(page, server, "/ui#/streams/orders/none")
+    expect(page.get_by_role("alert")).to_contain_text("none")
+    for name in ("Pause", "Produce"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    page.get_by_role("link", name="All streams and topics").click()
+    expect(page.locator("#topics")).to_be_visible()
+
+
+def test_charts_begin_in_the_past_after_a_reload(page: Page, server: Server) -> None:
+    signed_in(page, server)
+    line = page.locator(".time-chart .line").first
+    drawn = "document.querySelector('.time-chart .line')?.getAttribute('d')?.split('L').length > 2"
+    until(page, drawn)
+    page.reload()
+    expect(line).to_be_attached()
+    # The first answer has all points: the server kept them.
+    until(page, drawn)
+    page.get_by_label("Charts of the last").select_option("24h")
+    expect(page.locator(".time-chart .axis").first).to_contain_text("now")
+    rows = page.get_by_role("table", name="Messages per second")
+    expect(rows).to_have_count(1)
+
+
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
 def test_streams_and_topics_are_shown_with_rates_and_groups_with_lag(page: Page, server: Server) -> None:
     server.make("figures", "busy", "idle")
     server.post("/streams/figures/topics/busy/consumer-groups", {"name": "billing"})
-    signed_in(page, server)
-    table = page.get_by_role("table").first
+    signed_in(page, server, "/ui#/streams")
+    table = page.locator("#topics")
     busy = table.get_by_role("row", name="busy")
     expect(busy).to_contain_text("0 B")
     expect(table.get_by_role("rowheader", name="figures")).to_contain_text("2 topics")
@@ -142,27 +170,27 @@ def test_streams_and_topics_are_shown_with_rates_and_groups_with_lag(page: Page,
     server.send("figures", "busy", *["x"] * 500)
     until(page, "most > 0")
     expect(busy.get_by_role("cell").nth(3)).to_have_text("1,000")
-    group = page.get_by_role("row", name="billing")
+    go_to(page, "#/groups")
+    group = page.locator("#groups").get_by_role("row", name="billing")
     expect(group).to_contain_text("figures / busy")
     expect(group.get_by_role("cell").nth(0)).to_have_text("none")
     expect(group.get_by_role("cell").nth(1)).to_have_text("1,000")
-    expect(page.locator("#total-lag")).to_have_text("1,000")
     lease = "/streams/figures/topics/busy/consumer-groups/billing/leases?expiry=60s"
     server.http.post(lease).raise_for_status()
     expect(group.get_by_role("cell").nth(0)).to_have_text("1")
+    go_to(page, "#/streams")
     page.get_by_label("Show only names").fill("FIGURES / i")
-    expect(table.locator("button.topic")).to_have_text(["idle"])
+    expect(table.locator("a.topic")).to_have_text(["idle"])
 
 
 def test_events_are_listed_as_they_happen(page: Page, server: Server) -> None:
     signed_in(page, server)
-    expect(page.locator("#topics")).to_be_visible()
+    expect(card(page, "Busiest topics").get_by_role("table")).to_be_visible()
     server.make("news", "made here")
     log = page.get_by_role("log", name="Events")
     expect(log.get_by_role("listitem").first).to_contain_text("created topic news / made here")
     server.http.delete("/streams/news").raise_for_status()
     expect(log.get_by_role("listitem").first).to_contain_text("deleted stream news")
-    expect(page.get_by_role("rowheader", name="news")).to_have_count(0)
 
 
 def test_a_user_with_permission_for_one_topic_opens_it_by_name(page: Page, server: Server) -> None:
@@ -180,7 +208,8 @@ def test_a_user_with_permission_for_one_topic_opens_it_by_name(page: Page, serve
     alice = {"username": "alice", "password": "alice's", "status": "active", "permissions": permissions}
     server.post("/users", alice)
     sign_in(page, server, username="alice", password="alice's")
-    expect(page.locator("#topics-notice")).to_contain_text("You have no permission to read all streams.")
+    expect(card(page, "Busiest topics")).to_contain_text("You have no permission to read all streams.")
+    expect(card(page, "Rates")).to_be_hidden()
     page.get_by_label("Stream", exact=True).fill("private")
     page.get_by_label("Topic", exact=True).fill("own")
     page.get_by_role("button", name="Open").click()
@@ -188,7 +217,7 @@ def test_a_user_with_permission_for_one_topic_opens_it_by_name(page: Page, serve
     expect(page.locator("#tail-about")).to_contain_text("1 message")
     page.reload()
     expect(page.locator("#tail-about")).to_contain_text("1 message")
-    expect(page.get_by_role("button", name="own")).to_have_attribute("aria-current", "true")
+    expect(page.locator("#tail-title")).to_have_text("private / own")
 
 
 def figure(page: Page, name: str) -> Locator:
@@ -203,10 +232,8 @@ def test_a_full_disk_is_shown_with_what_is_free_and_what_is_in_reserve(browser: 
         expect(figure(page, "In reserve")).to_have_attribute(
             "title", re.compile(r"are kept for everything but messages \(system\.disk\.reserve\)")
         )
-        expect(page.locator("#storage-problem")).to_be_hidden()
+        expect(page.get_by_role("alert")).to_be_hidden()
         expect(page.get_by_text("Waiting for the archive")).to_have_count(0)
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("region", name="Disk and archive")).to_be_hidden()
     with serving(tmp_path, IGGY_SYSTEM_DISK_RESERVE="8 EB") as server, a_page(browser) as page:
         signed_in(page, server)
         expect(page.get_by_role("alert")).to_have_text(
@@ -230,7 +257,7 @@ def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser,
         expect(figure(page, "Archived completely")).to_contain_text("0 s ago")
         expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
         expect(figure(page, "Failures of the archive")).to_have_text("0")
-        expect(page.locator("#storage-problem")).to_be_hidden()
+        expect(page.get_by_role("alert")).to_be_hidden()
         server.until_archived()
         archive.rename(aside)
         archive.write_text("not a folder")
@@ -242,126 +269,10 @@ def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser,
         expect(figure(page, "Failures of the archive")).not_to_have_text("0")
         archive.unlink()
         aside.rename(archive)
-        expect(page.locator("#storage-problem")).to_be_hidden()
+        expect(page.get_by_role("alert")).to_be_hidden()
         expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
         (archive / "archive.json").unlink()
         expect(page.get_by_role("alert")).to_have_text("Another server has the archive: nothing is archived any more.")
-
-
-# ------------------------------------------------------------------------------------------------------------- the tail
-
-
-def test_messages_sent_over_http_are_shown_with_their_headers_newest_first(page: Page, server: Server) -> None:
-    signed_in(page, server)
-    page.get_by_role("button", name="eu").click()
-    expect(page.locator("#tail-title")).to_have_text("orders / eu")
-    key = {"kind": "string", "value": base64_of("attempt")}
-    value = {"kind": "int32", "value": base64.b64encode((-7).to_bytes(4, "little", signed=True)).decode()}
-    server.send("orders", "eu", "the first")
-    expect(messages(page).first).to_contain_text("the first")
-    server.send("orders", "eu", "the second", headers=[{"key": key, "value": value}])
-    newest = messages(page).first
-    expect(newest.locator("pre")).to_have_text("the second")
-    expect(newest.locator("dt")).to_have_text("attempt")
-    expect(newest.locator("dd")).to_have_text("-7")
-    expect(newest).to_contain_text("partition ")
-    assert page.url.endswith("#orders/eu")
-    page.reload()
-    expect(messages(page).nth(1)).to_contain_text("the first")
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        "<script>document.title = 'taken'</script>",
-        "<img src=x onerror=\"document.title='taken'\">",
-        '{"<img src=x onerror=document.title=1>": "</pre><script>document.title=1</script>"}',
-    ],
-)
-def test_payloads_are_inserted_as_text_only(page: Page, server: Server, payload: str) -> None:
-    markup = {"kind": "string", "value": base64_of("<b>bold</b>")}
-    signed_in(page, server, "/ui#orders/us")
-    server.send("orders", "us", payload, headers=[{"key": markup, "value": markup}])
-    newest = messages(page).first
-    for part in payload.split('"'):
-        expect(newest.locator("pre")).to_contain_text(part)
-    expect(newest.locator("dd")).to_have_text("<b>bold</b>")
-    assert page.locator("#messages :is(img, script, b)").count() == 0
-    assert page.title() == "Whippet"
-
-
-def test_names_are_inserted_as_text_only(page: Page, server: Server) -> None:
-    server.make("<b>bold</b>", "<img src=x onerror=alert(1)>")
-    signed_in(page, server)
-    page.get_by_role("button", name="<img src=x onerror=alert(1)>").click()
-    expect(page.locator("#tail-title")).to_have_text("<b>bold</b> / <img src=x onerror=alert(1)>")
-    assert page.locator("#topics :is(b, img)").count() == 0
-    server.http.delete("/streams/%3Cb%3Ebold%3C%2Fb%3E").raise_for_status()
-    expect(page.locator("#tail-notice")).to_contain_text("The subscription has ended")
-
-
-def test_payloads_are_shown_in_the_detected_or_the_selected_format(page: Page, server: Server) -> None:
-    server.make("forms", "t")
-    signed_in(page, server, "/ui#forms/t")
-    exact = '{"total":12345678901234567890.10,"empty":[],"lines":[{"n":1}],"text":"a \\"b\\" : {c}"}'
-    server.send("forms", "t", exact, b"\x00\x01\xff<hello>", "žluťoučký 🐕", "x" * 5000)
-    expect(messages(page)).to_have_count(4)
-    long, text, octets, laid_out = (messages(page).nth(i) for i in range(4))
-    assert laid_out.locator("pre").text_content() == (
-        '{\n  "total": 12345678901234567890.10,\n  "empty": [],\n'
-        '  "lines": [\n    {\n      "n": 1\n    }\n  ],\n  "text": "a \\"b\\" : {c}"\n}'
-    )
-    expect(octets.locator("pre")).to_have_text("0000  00 01 ff 3c 68 65 6c 6c 6f 3e                    ···<hello>")
-    expect(text.locator("pre")).to_have_text("žluťoučký 🐕")
-    expect(long.locator("pre")).to_have_text("x" * 2048)
-    long.get_by_role("button", name="Show the remaining 3.0 kB").click()
-    expect(long.locator("pre")).to_have_text("x" * 5000)
-    page.get_by_label("Show as").select_option("text")
-    expect(messages(page).nth(3).locator("pre")).to_have_text(exact)
-    page.get_by_label("Show as").select_option("hex")
-    expect(messages(page).nth(1).locator("pre")).to_contain_text("0000  c5 be 6c 75 c5 a5")
-
-
-def test_a_pause_freezes_the_list_and_counts_new_messages(page: Page, server: Server) -> None:
-    server.make("pauses", "t")
-    signed_in(page, server, "/ui#pauses/t")
-    server.send("pauses", "t", "before")
-    expect(messages(page).first).to_contain_text("before")
-    page.get_by_role("button", name="Pause").click()
-    server.send("pauses", "t", *map(str, range(300)))
-    expect(page.locator("#tail-state")).to_have_text("Paused: 300 new messages")
-    assert messages(page).count() == 1
-    page.get_by_role("button", name="Resume").click()
-    server.send("pauses", "t", "after")
-    expect(page.locator("#messages .gap").first).to_contain_text("skipped")
-    expect(page.locator("#tail-state")).to_have_text("")
-
-
-def test_a_burst_ends_with_its_newest_message_and_the_number_skipped(page: Page, server: Server) -> None:
-    server.make("bursts", "t")
-    signed_in(page, server, "/ui#bursts/t")
-    expect(page.locator("#tail-notice")).to_have_text("Waiting for messages.")
-    server.send("bursts", "t", *map(str, range(300)))
-    expect(messages(page).first).to_contain_text("offset 299")
-    shown = page.locator("#messages > li:not(.gap)").count()
-    expect(page.locator("#messages .gap")).to_have_text(f"{300 - shown} messages skipped")
-    page.get_by_label("Show as").select_option("text")
-    expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages skipped")
-
-
-def test_the_tail_starts_where_requested_and_follows_one_partition(page: Page, server: Server) -> None:
-    server.make("beginnings", "t", partitions=2)
-    for number in range(30):
-        server.send("beginnings", "t", f"number {number}")
-    signed_in(page, server, "/ui#beginnings/t")
-    expect(messages(page)).to_have_count(30)
-    page.get_by_label("Partition").select_option("1")
-    expect(messages(page)).to_have_count(15)
-    page.get_by_label("Start at").select_option("new")
-    expect(messages(page)).to_have_count(0)
-    page.get_by_label("Start at").select_option("first")
-    expect(messages(page)).to_have_count(15)
-    expect(messages(page).last).to_contain_text("offset 0")
 
 
 # ------------------------------------------------------------------------------------------------------------- honesty
@@ -373,7 +284,7 @@ def test_a_page_without_its_server_shows_that_and_resumes_when_it_is_back(browse
         server.send("s", "t", "before")
         signed_in(page, server, "/ui#s/t")
         expect(messages(page).first).to_contain_text("before")
-        expect(page.locator("#topics")).to_be_visible()
+        expect(page.locator("#tail-about")).to_contain_text("1 message")
         server.kill()
         expect(page.locator("#banner-text")).to_contain_text("The figures are from")
         expect(page.locator("#connection")).to_have_text("Not connected")
@@ -393,7 +304,7 @@ def test_a_page_without_its_server_shows_that_and_resumes_when_it_is_back(browse
 def test_signing_out_without_a_server_leaves_no_trace_of_the_lost_connection(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         signed_in(page, server)
-        expect(page.locator("#topics-notice")).to_contain_text("There are no streams yet.")
+        expect(card(page, "Start here")).to_be_visible()
         server.kill()
         expect(page).to_have_title("Not connected – Whippet")
         page.get_by_role("button", name="Sign out").click()
@@ -450,20 +361,38 @@ def look_at(page: Page, folder: Path, name: str) -> None:
         assert page.evaluate(NAMELESS) == []
 
 
-def test_the_page_fits_all_screens_and_colour_schemes_and_labels_everything(browser: Browser, tmp_path: Path) -> None:
+VIEWS = {
+    "overview": "#/",
+    "streams": "#/streams",
+    "messages": "#/streams/shop/orders/messages?from=newest",
+    "partitions": "#/streams/shop/orders/partitions",
+    "groups of topic": "#/streams/shop/orders/groups",
+    "settings of topic": "#/streams/shop/orders/settings",
+    "groups": "#/groups",
+    "users": "#/users",
+    "clients": "#/clients",
+}
+SETTLED = """() => !document.querySelector("#view").textContent.match(/Reading\\.|Waiting for figures\\./)"""
+
+
+@pytest.mark.parametrize("views", mostly_long([("overview", "messages"), tuple(VIEWS)], [("overview", "messages")]))
+def test_every_view_fits_all_screens_and_colour_schemes_and_labels_everything(
+    browser: Browser, tmp_path: Path, views: tuple[str, ...]
+) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
         at_work(server)
-        page.goto(f"{server.url}/ui#shop/orders")
+        page.goto(f"{server.url}/ui")
         look_at(page, tmp_path, "sign-in")
-        signed_in(page, server, "/ui#shop/orders")
-        expect(page.locator("#topics")).to_be_visible()
-        expect(messages(page).nth(10)).to_be_visible()
-        look_at(page, tmp_path, "page")
-        page.locator("#tail-title").evaluate("title => title.scrollIntoView()")
-        page.screenshot(path=tmp_path / "tail-390-dark.png", animations="disabled")
+        signed_in(page, server)
+        for view in views:
+            go_to(page, VIEWS[view])
+            until(page, f"({SETTLED})()")
+            if view == "messages":
+                messages(page).nth(3).locator(".opener").click()
+            look_at(page, tmp_path, view)
 
 
-@pytest.mark.parametrize("width", SIZES)
+@pytest.mark.parametrize("width", [1280, 390])
 def test_long_names_do_not_hide_the_figures_next_to_them(browser: Browser, tmp_path: Path, width: int) -> None:
     stream, topic, group = (letter * 255 for letter in "stg")
     with serving(tmp_path) as server, a_page(browser, viewport={"width": width, "height": SIZES[width]}) as page:
@@ -473,12 +402,16 @@ def test_long_names_do_not_hide_the_figures_next_to_them(browser: Browser, tmp_p
         signed_in(page, server)
         lag = page.get_by_role("row", name=group).get_by_role("cell").last
         expect(lag).to_have_text("1")
-        for cell in (lag, page.get_by_role("row", name=topic).get_by_role("cell").nth(3)):
-            box = cell.bounding_box()
+        busiest = card(page, "Busiest topics").get_by_role("row", name=topic).get_by_role("cell").last
+        cells = [lag, busiest]
+        boxes = [cell.bounding_box() for cell in cells]
+        go_to(page, "#/streams")
+        boxes.append(page.locator("#topics").get_by_role("row", name=topic).get_by_role("cell").last.bounding_box())
+        for box in boxes:
             assert box is not None
             assert box["x"] + box["width"] <= width
             assert box["height"] < 250, "not a line for every few letters"
-        page.get_by_role("button", name=topic).click()
+        page.get_by_role("link", name=topic).click()
         expect(page.locator("#tail-title")).to_have_text(f"{stream} / {topic}")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         server.kill()
@@ -489,17 +422,29 @@ def test_long_names_do_not_hide_the_figures_next_to_them(browser: Browser, tmp_p
         assert box["height"] < 45, "one line"
 
 
-def test_the_keyboard_reaches_a_topic_and_its_messages(browser: Browser, server: Server) -> None:
-    with a_page(browser, viewport={"width": 390, "height": 844}) as page:
-        signed_in(page, server)
-        expect(page.locator("#topics")).to_be_visible()
-        page.get_by_label("Show only names").fill("orders / us")
+def test_the_keyboard_reaches_a_topic_and_its_messages(page: Page, server: Server) -> None:
+    server.make("keys", "t")
+    server.send("keys", "t", "older", "newer")
+    signed_in(page, server)
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page.locator("#topics")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("keys / t")
+    for _ in range(3):
         page.keyboard.press("Tab")
-        expect(page.get_by_role("button", name="us", exact=True)).to_be_focused()
-        page.keyboard.press("Enter")
-        expect(page.locator("#tail-title")).to_be_focused()
-        expect(page.get_by_role("button", name="us", exact=True)).to_have_attribute("aria-current", "true")
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("button", name="Pause")).to_be_focused()
-        page.keyboard.press("Space")
-        expect(page.locator("#announcer")).to_have_text("Paused")
+    expect(page.get_by_role("link", name="t", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#tail-title")).to_be_focused()
+    expect(messages(page)).to_have_count(2)
+    messages(page).first.locator(".opener").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("tr.detail pre")).to_have_text("older")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("go to streams and topics")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    expect(card(page, "Rates")).to_be_visible()

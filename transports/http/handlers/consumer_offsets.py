@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from whippet.app.commands import requests
+from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.transports.http.forms import parameters, partition_context
 from whippet.transports.http.forms.field_types import U32, U64, Name, check_u64
@@ -19,6 +19,15 @@ from whippet.transports.http.operation import Call, require_topic
 class ConsumerOffset(msgspec.Struct, frozen=True):
     partition_id: int
     current_offset: int
+    stored_offset: int
+
+
+class Reader(msgspec.Struct, frozen=True):
+    partition_id: int
+    kind: Literal["consumer", "group"]
+    id: int
+    name: str
+    """Its number until it has committed by name since the start."""
     stored_offset: int
 
 
@@ -69,6 +78,20 @@ async def get_offset(call: Call) -> ConsumerOffset | None:
         require_topic(call)
         return None
     return ConsumerOffset(found.partition_id, found.current_offset, found.stored_offset)
+
+
+async def get_readers(call: Call) -> list[Reader]:
+    found: list[responses.Reader] = await call.execute(requests.GetTopicReaders(call.stream, call.topic))
+    return [
+        Reader(
+            each.partition_id,
+            "group" if each.is_group else "consumer",
+            each.id,
+            each.name or str(each.id),
+            each.stored_offset,
+        )
+        for each in found
+    ]
 
 
 async def store_offset(call: Call) -> None:

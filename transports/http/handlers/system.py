@@ -12,8 +12,9 @@ from msgspec import Meta
 from whippet.app.commands import requests, responses
 from whippet.app.config.limits import Limit, limits
 from whippet.app.model.sessions import Transport
+from whippet.app.telemetry.activity import Latency, Point
 from whippet.transports.http.forms import field_types
-from whippet.transports.http.forms.field_types import f32
+from whippet.transports.http.forms.field_types import U64, check_u64, f32
 from whippet.transports.http.forms.responses import NO_STORE, TEXT, VIEW, HttpResponse
 from whippet.transports.http.operation import Call
 
@@ -30,6 +31,10 @@ PARTS = {
 }
 ROLES = ("leader", "follower")
 STATUSES = ("healthy", "starting", "stopping", "unreachable", "maintenance")
+
+
+PERIODS = {"5m": 1, "1h": 12, "24h": 300}
+"""The seconds that a point of a period covers."""
 
 
 class CacheMetrics(msgspec.Struct, frozen=True):
@@ -69,6 +74,31 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     total_disk_space: str
     open_files_count: int
     open_files_limit: int
+
+
+class ActivityQuery(msgspec.Struct, frozen=True):
+    """The points of 5 minutes cover a second each, those of an hour 12 seconds, those of a day 5 minutes."""
+
+    period: Literal["5m", "1h", "24h"] = "5m"
+    """How far back the points go."""
+    since: U64 = 0
+    """Only points that end after this, in us since 1970."""
+
+    def __post_init__(self) -> None:
+        check_u64(self.since)
+
+
+class Activity(msgspec.Struct, frozen=True):
+    at: int
+    """Now, in us since 1970."""
+    points: list[Point]
+    """Oldest first."""
+    latest: Point | None
+    """The last second; null in the first one."""
+    latencies: list[Latency]
+    """Of the last minute, of what was executed at all."""
+    connections: dict[str, int]
+    """Open connections by transport."""
 
 
 class GroupMembership(msgspec.Struct, frozen=True):
@@ -157,6 +187,12 @@ SIZES = (
     "free_disk_space",
     "total_disk_space",
 )
+
+
+async def get_activity(call: Call) -> Activity:
+    query: ActivityQuery = call.query
+    found: responses.Activity = await call.execute(requests.GetActivity(PERIODS[query.period], query.since))
+    return Activity(found.at, list(found.points), found.latest, list(found.latencies), found.connections)
 
 
 async def get_clients(call: Call) -> list[Client]:

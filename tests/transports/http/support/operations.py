@@ -24,6 +24,7 @@ SNAPSHOT = {"compression": "Stored", "snapshot_types": ["Test"]}
 ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "get_limits": (ANY_USER, 200, "/limits", None),
     "get_stats": ("server read", 200, "/stats", None),
+    "get_activity": ("server read", 200, "/stats/activity", None),
     "get_clients": ("server read", 200, "/clients", None),
     "get_client": ("server read", 404, "/clients/1", None),
     "get_cluster_metadata": (ANY_USER, 200, "/cluster/metadata", None),
@@ -49,6 +50,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "tail_messages": ("poll", 200, f"{TOPIC}/messages/tail", None),
     "flush": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
     "flush_messages": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
+    "get_topic_readers": ("poll", 200, f"{TOPIC}/readers", None),
     "store_consumer_offset": ("poll", 204, f"{TOPIC}/consumer-offsets", {"offset": 0}),
     "get_consumer_offset": ("poll", 200, f"{TOPIC}/consumer-offsets", None),
     "delete_consumer_offset": ("poll", 204, f"{TOPIC}/consumer-offsets/1", None),
