@@ -14,6 +14,8 @@ import { bytesOf } from "/ui/whippet.js"
 
 const SHOWN_BYTES = 4096
 const PREVIEW_BYTES = 400
+/** Of payloads, in base64. */
+const KEPT_LETTERS_MAX = 16 << 20
 /** Messages of a gap that are fetched at once. */
 const OPENED_AT_ONCE = 100
 const PATH = /^\$((?:\.[\w-]+|\[\d+\])*)$/
@@ -87,11 +89,14 @@ export class MessageRows {
     this.#body.prepend(this.#row(message))
   }
 
-  /** Removes the last rows beyond a number, but nothing above an open one. */
+  /** Removes the last rows beyond a number, or beyond a size of their payloads, but nothing above an open one. */
   trim(most) {
-    while (this.#body.children.length > most) {
+    let letters = 0
+    for (const { payload } of this.#messages.values()) letters += payload.length
+    while (this.#body.children.length > 1 && (this.#body.children.length > most || letters > KEPT_LETTERS_MAX)) {
       const last = this.#body.lastChild
       if (this.#open.has(last) || this.#open.has(last.previousSibling)) return
+      letters -= this.#messages.get(last)?.payload.length ?? 0
       this.#messages.delete(last)
       last.remove()
     }
