@@ -12,8 +12,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 import xxhash
+
+from whippet.storage.entry import Entry
 
 MAGIC = b"WHPINDX1"
 HEADER = struct.Struct("<8sQQQQ")
@@ -52,6 +55,15 @@ class Index:
         if stored is not None or self.stored is not None:
             self._add_stored(length, length if stored is None else stored)
         self.words.extend((base_offset, position, base_timestamp, length | count << 32))
+
+    def add_as_they_are(self, entries: Iterable[Entry], position: int) -> int:
+        """Adds batches from a position on, none of them stored in another length. Returns the position after them."""
+        words = self.words
+        for entry in entries:
+            base, length = entry.base_offset, len(entry.batch)
+            words.extend((base, position, entry.timestamp, length | (entry.next_offset - base) << 32))
+            position += length
+        return position
 
     def _add_stored(self, length: int, stored: int) -> None:
         if self.stored is None and stored != length:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from whippet.storage import batch as batches
 from whippet.storage import packing, recovery, scan
 from whippet.storage.encryption import Seal
+from whippet.storage.entry import Entry
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, write_all, write_some
 from whippet.storage.handles import Handles, IndexCache, Loan
@@ -32,16 +32,6 @@ AHEAD_BYTES = 64 << 10
 """Passing a smaller batch to another thread takes about as long as compressing it."""
 LOOP_READ_BYTES_MAX = 256 << 10
 """Copying more than this takes long enough to keep other requests waiting."""
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A stamped batch on its way to the disk."""
-
-    batch: batches.Readable
-    base_offset: int
-    next_offset: int
-    timestamp: int
-    frames: batches.Frames
 
 
 class Packed(NamedTuple):
@@ -272,7 +262,13 @@ class Log(LogReader):
         except BaseException as error:  # noqa: BLE001 -- the shard reports it
             self._loop_error = error
             return False
-        self._account(segment, entries, size)
+        if segment.index is not None and segment.index.stored is None:
+            segment.add_as_they_are(entries)
+            self.batches += len(entries)
+            self.size_bytes += size
+            self.unsynced_bytes += size
+        else:
+            self._account(segment, entries, size)
         self._unsynced[segment.start_offset] = None
         return True
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whippet.storage import batch as batches
+from whippet.storage.entry import Entry
 from whippet.storage.layout import PartitionId
-from whippet.storage.log import Entry
 from whippet.storage.single_batch import Single, batch_of
 from whippet.storage.timestamps import Timestamps
 

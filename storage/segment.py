@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from whippet.storage.entry import Entry
 from whippet.storage.index import Index
 
 
@@ -83,6 +86,16 @@ class Segment:
         segment.whole = segment.end_checked = True
         segment.last_timestamp = 0
         return segment
+
+    def add_as_they_are(self, entries: Sequence[Entry]) -> None:
+        """Counts batches that were written to the end of the log, none of them packed, and enters them in the index."""
+        assert self.index is not None
+        self.log_bytes = self.index.add_as_they_are(entries, self.log_bytes)
+        self.batches += len(entries)
+        self.next_offset = entries[-1].next_offset
+        self.last_timestamp = entries[-1].timestamp
+        if self.checked is not None:
+            self.checked.extend(b"\1" * len(entries))
 
     @property
     def messages(self) -> int:

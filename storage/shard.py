@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import mmh3
 
+from whippet.storage.entry import Entry
 from whippet.storage.errors import PartitionClosed
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.layout import PartitionId
-from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.log import Log, LogState
 from whippet.storage.options import StoreOptions
 from whippet.storage.producers import Record
 

@@ -10,10 +10,11 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 
 from whippet.storage import batch as batches
+from whippet.storage.entry import Entry
 from whippet.storage.fetched import Fetched
-from whippet.storage.log import Entry
 
 OBJECT_BYTES = 400
 """An estimate of the memory for one entry besides the bytes of the batch."""
@@ -121,6 +122,16 @@ class TailBudget:
         """Counts a batch that was written. From now on it may be dropped, after all batches admitted earlier."""
         self._oldest.append(tail)
         self.used += size + OBJECT_BYTES
+        if self.used > self._limit:
+            self._make_room()
+
+    def admit_several(self, tail: Tail, count: int, size: int) -> None:
+        """Counts `count` batches of `size` bytes together."""
+        self._oldest.extend(repeat(tail, count))
+        self.used += size + count * OBJECT_BYTES
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self.used > self._limit:
             self.used -= self._oldest.popleft().drop_first()
 

@@ -33,10 +33,11 @@ from whippet.storage import long_reads
 from whippet.storage.batch import Limits
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.early_sync import sync_early
+from whippet.storage.entry import Entry
 from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from whippet.storage.fetched import Fetched
 from whippet.storage.layout import PartitionId
-from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.log import Log, LogState
 from whippet.storage.long_reads import LongRead
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producers
@@ -202,7 +203,7 @@ class WritePipeline:
         """Takes a stamped batch. Returns None if it has reached the level; otherwise a future that is done when it has,
         or `awaiting` instead of one."""
         size = len(entry.batch)
-        if level is Durability.WRITTEN and self._write_alone(entry, size):
+        if level is Durability.WRITTEN and not self._gathered and self._write_alone(entry, size):
             return None
         unflushed = self._shared.unflushed
         self.appended = end = entry.next_offset
@@ -232,19 +233,20 @@ class WritePipeline:
         if awaiting is None:
             awaiting = self._shared.loop.create_future()
         waiting.add(end, awaiting)
-        self.schedule_hand_over()
+        if not self._hand_over_due or self._gathered_bytes >= HAND_OVER_BYTES:
+            self.schedule_hand_over()
         return awaiting
 
     def _write_alone(self, entry: Entry, size: int) -> bool:
-        """Writes a batch at once if it is the first of this turn of the loop. Those that follow are written together,
-        at the end of the turn, and when that happens so is everything for a while: then several clients send at
-        once. A task that appends one batch after another is a single client, however many it appends in a turn."""
+        """Writes a batch at once if it is the first of this turn of the loop. Those that follow are written together at
+        the end of the turn, and so is then everything for a while, because several clients send at once. A task that
+        appends one batch after another is a single client, however many it appends in a turn."""
         loop = self._shared.loop
         now = perf_counter()
         if self._wrote_in_turn and (self._writer is None or self._writer is not asyncio.current_task(loop)):
             self._crowded_until = now + CROWDED_SECONDS
             return False
-        if self._gathered or now < self._crowded_until or not self._write_on_loop((entry,), size, now):
+        if now < self._crowded_until or not self._write_on_loop((entry,), size, now):
             return False
         if not self._wrote_in_turn:
             self._wrote_in_turn = True
@@ -265,9 +267,9 @@ class WritePipeline:
         """Writes what was gathered in this turn of the loop, if that is little."""
         entries, size = self._gathered, self._gathered_bytes
         if self._write_on_loop(entries, size, perf_counter()):
-            self._gathered = []
-            self._unwritten.extend(entries)
-            self._count_written(entries[-1].next_offset)
+            self._gathered, self.written = [], entries[-1].next_offset
+            self._shared.tails.admit_several(self.tail, len(entries), size)
+            self._free(size)
             self.advance()
 
     def _write_on_loop(self, entries: Sequence[Entry], size: int, began: float) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.support.world import offsets, settled, sized, texts
 from whippet.storage import batch as batches
 from whippet.storage.batch import HEADER_BYTES
-from whippet.storage.log import Entry
+from whippet.storage.entry import Entry
 from whippet.storage.tail import OBJECT_BYTES, Tail, TailBudget, UnflushedBudget
 
 

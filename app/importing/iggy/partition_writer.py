@@ -6,10 +6,11 @@ from whippet.app.importing.iggy.batching import Batch
 from whippet.app.importing.iggy.report import Refused
 from whippet.storage import recovery
 from whippet.storage.encryption import Seal
+from whippet.storage.entry import Entry
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.layout import left_out_file, log_file
-from whippet.storage.log import Entry, Log
+from whippet.storage.log import Log
 from whippet.storage.packing import Compression
 from whippet.storage.segment import Damage, Segment
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.segments import START_TIME, Opened, open_log, stamped
 from whippet.storage import batch as batches
-from whippet.storage.log import Entry, Log
+from whippet.storage.entry import Entry
+from whippet.storage.log import Log
 
 FOLDER = "/d"
 BATCH_BYTES = len(stamped([100], 0))

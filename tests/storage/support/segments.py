@@ -17,10 +17,11 @@ import xxhash
 from tests.storage.support import packed
 from whippet.storage import batch as batches
 from whippet.storage import recovery
+from whippet.storage.entry import Entry
 from whippet.storage.fetched import Fetched
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
-from whippet.storage.log import Entry, Log
+from whippet.storage.log import Log
 from whippet.storage.segment import Damage
 
 PARTITION = 3
