@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -40,6 +42,8 @@ from whippet.app.telemetry.activity import Activity
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measurements import Measurements
+from whippet.app.telemetry.otlp.exporter import Exporter
+from whippet.app.telemetry.otlp.records import Attributes
 from whippet.app.unique_numbers import UniqueNumbers
 from whippet.app.version import version
 from whippet.storage.documents import Stream as StoredStream
@@ -100,8 +104,10 @@ class Gateway:
         self.replay_caches = ReplayCaches(
             limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
         )
-        self.logs_commands = command_log.is_wanted()
-        """Whether each command is logged."""
+        self.exporter: Exporter | None = None
+        """Set by `open_telemetry`; None if nothing is exported."""
+        self.observes_commands = command_log.is_wanted()
+        """Whether each command is logged or traced."""
         self.commands_logged = 0
         self.operations = 0
         """Requests of 0.9 clients since the start, registrations included. They number the sessions."""
@@ -153,6 +159,18 @@ class Gateway:
         trail.start(partial(audit_stream.partition, self) if config.stream else None)
         trail.record(command="start", outcome="done", user=None, request={"version": version()})
 
+    def open_telemetry(self) -> None:
+        config = self.config.telemetry
+        if config.enabled:
+            about: Attributes = {
+                "service.version": version(),
+                "service.instance.id": uuid.uuid4().hex,
+                "host.name": platform.node(),
+            }
+            self.exporter = Exporter(config, about)
+            self.exporter.start()
+            self.observes_commands = True
+
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)
 
@@ -183,6 +201,8 @@ class Gateway:
         if self.audit is not None:
             self.audit.record(command="stop", outcome="done", user=None)
             await self.audit.stop()
+        if self.exporter is not None:
+            await asyncio.to_thread(self.exporter.stop)
 
 
 def _load_catalogue(store: Engine) -> Directory[Stream]:

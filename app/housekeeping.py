@@ -50,6 +50,7 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
         (log.file_enabled, log.rotation_check_interval, tidy_log_files),
         (True, DAY_SECONDS, report_certificates),
         (True, INTERVAL_SECONDS, measure_activity),
+        (config.telemetry.enabled, config.telemetry.metrics.interval, export_metrics),
     ]
     return [
         asyncio.create_task(fill_deduplication(gateway), name=fill_deduplication.__name__),
@@ -176,6 +177,14 @@ async def measure_activity(gateway: Gateway) -> None:
 async def tidy_log_files(gateway: Gateway) -> None:
     if gateway.log_files is not None:
         await asyncio.to_thread(gateway.log_files.tidy)
+
+
+async def export_metrics(gateway: Gateway) -> None:
+    # It knows the table of commands, which knows the gateway.
+    from whippet.app.telemetry import metrics  # noqa: PLC0415
+
+    if gateway.exporter is not None:
+        gateway.exporter.add_metrics(metrics.sample(gateway))
 
 
 def system_reporter() -> Chore:

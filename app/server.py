@@ -35,6 +35,7 @@ from whippet.app.readiness import Readiness, Stage
 from whippet.app.telemetry import logs
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.measurements import Measurements
+from whippet.app.telemetry.otlp.exporter import require_packages
 from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage import descriptors
 from whippet.storage.errors import StorageError
@@ -79,6 +80,7 @@ def run(
     try:
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         require_package(loaded.config.mcp)
+        require_packages(loaded.config.telemetry)
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
@@ -130,6 +132,7 @@ async def _serve(
                     gateway.log_files = log_files
                     gateway.use_archiver(archiver)
                     gateway.open_audit()
+                    gateway.open_telemetry()
                     gateway.config_text = render.toml(loaded)
                     gateway.start_chores()
                     freeze_live_objects()

@@ -240,8 +240,8 @@ async def _execute(gateway: Gateway, session: Session, command: Command, request
     finally:
         seconds = perf_counter() - began
         gateway.measurements.commands[type(request)][session.transport].add(seconds)
-        if gateway.logs_commands:
-            command_log.report(gateway, session, command.name, seconds, sys.exc_info()[1])
+        if gateway.observes_commands:
+            command_log.report(gateway, session, command.name, request, seconds, sys.exc_info()[1])
 
 
 class Destination(NamedTuple):

@@ -10,6 +10,7 @@ import binascii
 import itertools
 from collections.abc import Iterator
 from operator import attrgetter
+from urllib.parse import urlsplit
 
 from whippet.app.config.formats import DURATION, Address, write_protocol_version, write_size
 from whippet.app.config.schema import Config
@@ -47,6 +48,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _cors(config)
     yield from _trusted_issuers(config)
     yield from _archive(config)
+    yield from _telemetry(config)
     if config.cluster.enabled:
         yield from _cluster(config)
 
@@ -94,6 +96,24 @@ def _limits(config: Config) -> Iterator[Problem]:
     for key, is_set in (("audit.required", config.audit.required), ("audit.stream", bool(config.audit.stream))):
         if is_set and not config.audit.enabled:
             yield (key, "audit.enabled"), f"{key} needs audit.enabled"
+
+
+def _telemetry(config: Config) -> Iterator[Problem]:
+    telemetry = config.telemetry
+    if not telemetry.enabled:
+        return
+    if not telemetry.service_name:
+        yield ("telemetry.service_name", "telemetry.enabled"), "telemetry.service_name must not be empty"
+    for name in ("logs", "traces", "metrics"):
+        endpoint = attrgetter(f"{name}.endpoint")(telemetry)
+        try:
+            found = urlsplit(endpoint)
+            is_url = found.scheme in {"http", "https"} and bool(found.hostname) and found.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            key = f"telemetry.{name}.endpoint"
+            yield (key, "telemetry.enabled"), f"{key}: {endpoint!r}: a URL such as http://localhost:4317 is needed"
 
 
 def _leases(config: Config) -> Iterator[Problem]:

@@ -208,7 +208,7 @@ class TelemetryLogs(Section, frozen=True):
     transport: Transport = "grpc"
     """Protocol of the collector."""
     endpoint: Text = "http://localhost:7281/v1/logs"
-    """URL of the collector."""
+    """URL of the collector; over gRPC, its path has no meaning."""
 
 
 class TelemetryTraces(Section, frozen=True):
@@ -217,18 +217,31 @@ class TelemetryTraces(Section, frozen=True):
     transport: Transport = "grpc"
     """Protocol of the collector."""
     endpoint: Text = "http://localhost:7281/v1/traces"
-    """URL of the collector."""
+    """URL of the collector; over gRPC, its path has no meaning."""
+
+
+class TelemetryMetrics(Section, frozen=True):
+    """Destination of metrics. Iggy has no such keys."""
+
+    transport: Transport = "grpc"
+    """Protocol of the collector."""
+    endpoint: Text = "http://localhost:7281/v1/metrics"
+    """URL of the collector; over gRPC, its path has no meaning."""
+    interval: Period = 60.0
+    """Period at which they are sent."""
 
 
 class Telemetry(Section, frozen=True):
-    """Export of logs and traces over OpenTelemetry. It is not supported yet: a start that enables it is refused."""
+    """Export of traces, logs and metrics to a collector of OpenTelemetry, over OTLP. It needs the extra `telemetry`.
+    [Operating](operating.md) describes it."""
 
     enabled: Boolean = False
-    """Export; true is refused."""
+    """Export. Every command is a span then, and sends take a longer way."""
     service_name: Text = "iggy"
     """Name under which this server appears."""
     logs: TelemetryLogs = TelemetryLogs()
     traces: TelemetryTraces = TelemetryTraces()
+    metrics: TelemetryMetrics = TelemetryMetrics()
 
 
 class Audit(Section, frozen=True):

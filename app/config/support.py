@@ -22,7 +22,6 @@ UNSUPPORTED = {
     "data_maintenance.archiver.s3.tmp_upload_dir": "segments are uploaded from where they are, without a copy",
     "system.backup.path": "this version converts no files, so it makes no backups of them",
     "system.backup.compatibility.path": "this version converts no files, so it makes no backups of them",
-    "telemetry.enabled": "this version exports neither logs nor traces",
 }
 """Why any value but the default is refused."""
 
@@ -30,7 +29,6 @@ DETAILS = {
     key: switch
     for switch, table in (
         ("data_maintenance.state.archiver_enabled", "data_maintenance.state."),
-        ("telemetry.enabled", "telemetry."),
         ("cluster.enabled", "cluster.node.others[]."),
     )
     for key in KEYS

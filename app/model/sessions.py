@@ -16,6 +16,7 @@ from whippet.app.model.identity import Login
 
 if TYPE_CHECKING:
     from whippet.app.model.route import Route
+    from whippet.app.telemetry.trace_context import TraceContext
 
 NOBODY = 2**32 - 1
 """The user id in client records of sessions that have not logged in."""
@@ -54,6 +55,7 @@ class Session:
         "request_id",
         "route",
         "stale",
+        "trace",
         "transport",
     )
 
@@ -85,6 +87,8 @@ class Session:
         """The topic to which it has sent last."""
         self.request_id: str | None = None
         """What the client calls its request, over HTTP."""
+        self.trace: TraceContext | None = None
+        """The trace that the request belongs to, over HTTP."""
         self.stale = False
         """Evicted for its silence: the next command is refused, then the connection is closed."""
         self.end = end

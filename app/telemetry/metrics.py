@@ -73,7 +73,19 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _disk, _archive, _audit, _readers
+    parts = (
+        _of_iggy,
+        _commands,
+        _storage,
+        _deduplication,
+        _clients,
+        _certificates,
+        _disk,
+        _archive,
+        _audit,
+        _telemetry,
+        _readers,
+    )
     return [series for part in parts for series in part(gateway)]
 
 
@@ -239,6 +251,14 @@ def _audit(gateway: Gateway) -> Iterator[Series]:
     yield _counter("whippet_audit_lost", sentence, trail.lost)
     sentence = "Whether the audit log cannot be written at the moment."
     yield _gauge("whippet_audit_failing", sentence, trail.is_failing)
+
+
+def _telemetry(gateway: Gateway) -> Iterator[Series]:
+    """Nothing if nothing is exported."""
+    if gateway.exporter is not None:
+        sentence = "Spans, lines of the log and samples that no collector has taken."
+        values: Values = [((signal,), count) for signal, count in gateway.exporter.lost.items()]
+        yield Series("whippet_telemetry_lost", sentence, values, ("signal",), counts=True)
 
 
 def _archive(gateway: Gateway) -> Iterator[Series]:

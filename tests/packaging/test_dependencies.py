@@ -25,6 +25,8 @@ OPTIONAL = {
     "app/cli/remote/topic_tables.py": "pyarrow",
     "app/cli/remote/mcp.py": "mcp",
     "app/mcp/protocol.py": "mcp",
+    "app/telemetry/otlp/grpc_sender.py": "grpcio",
+    "app/telemetry/otlp/messages.py": "opentelemetry-proto",
     "transports/http/serving/assistants.py": "mcp",
 }
 """Packages of extras, which these files import if they are there."""

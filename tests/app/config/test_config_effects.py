@@ -161,6 +161,15 @@ audit.retention | app/audit/test_trail.py | retention=3600.0
 audit.required | app/audit/test_trail.py | Audit(required=True)
 audit.commits | app/audit/test_trail.py | Audit(commits=True)
 audit.stream | app/audit/test_audit_topic.py | Audit(stream="audit")
+telemetry.enabled | app/test_telemetry_process.py | IGGY_TELEMETRY_ENABLED
+telemetry.service_name | app/test_telemetry_process.py | IGGY_TELEMETRY_SERVICE_NAME
+telemetry.logs.transport | app/test_telemetry_process.py | IGGY_TELEMETRY_LOGS_TRANSPORT
+telemetry.logs.endpoint | app/test_telemetry_process.py | IGGY_TELEMETRY_LOGS_ENDPOINT
+telemetry.traces.transport | app/test_telemetry_process.py | IGGY_TELEMETRY_TRACES_TRANSPORT
+telemetry.traces.endpoint | app/test_telemetry_process.py | IGGY_TELEMETRY_TRACES_ENDPOINT
+telemetry.metrics.transport | app/test_telemetry_process.py | IGGY_TELEMETRY_METRICS_TRANSPORT
+telemetry.metrics.endpoint | app/test_telemetry_process.py | IGGY_TELEMETRY_METRICS_ENDPOINT
+telemetry.metrics.interval | app/test_telemetry_process.py | IGGY_TELEMETRY_METRICS_INTERVAL
 system.logging.path | app/test_settings.py | IGGY_SYSTEM_LOGGING_PATH
 system.logging.format | app/test_command_log_process.py | IGGY_SYSTEM_LOGGING_FORMAT
 system.logging.level | app/telemetry/test_logs.py | logs.configure(level)

@@ -13,6 +13,10 @@ from whippet.app.commands import direct_sends, requests, responses
 from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
+from whippet.app.telemetry import trace_context
+from whippet.app.telemetry.trace_context import CONTEXT_BYTES, TraceContext
+from whippet.storage.batch import check as check_batch
+from whippet.storage.errors import StorageError
 from whippet.storage.options import Durability
 from whippet.storage.producers import Producer
 from whippet.transports import offload
@@ -151,6 +155,8 @@ async def send_messages(call: Call) -> HttpResponse:
         to, encoded = _destination(query), body
     else:
         to, encoded = partitioning_of(body.partitioning), await _encode(call, body)
+    if call.session.trace is not None:
+        encoded = await _with_trace(call, encoded, call.session.trace)
     level = None if query.durability is UNSET else LEVELS[query.durability]
     request = requests.SendMessages(
         call.stream, call.topic, to, encoded.batches, encoded.checked, durability=level, producer=_producer(call)
@@ -209,6 +215,24 @@ async def _encode(call: Call, body: NewMessages) -> EncodedBatches:
     else:
         encoded = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
     return EncodedBatches((encoded.batch,), (encoded.checked,))
+
+
+async def _with_trace(call: Call, encoded: EncodedBatches, context: TraceContext) -> EncodedBatches:
+    """The messages with the trace of their request in their headers, so that it gets to their consumers. They stay as
+    they are where that would make them invalid: a trace is no reason to refuse a send."""
+    limits, room = call.api.batch_limits, len(context.text) + CONTEXT_BYTES
+    try:
+        checked = encoded.checked or tuple(check_batch(batch, limits) for batch in encoded.batches)
+    except StorageError:
+        return encoded
+    counts = [each.message_count for each in checked]
+    sizes = [len(batch) + room * count for batch, count in zip(encoded.batches, counts, strict=True)]
+    if max(sizes, default=0) > limits.batch_bytes:
+        return encoded
+    batches = await offload.call(
+        sum(sizes), sum(counts), trace_context.carried, encoded.batches, context, limits.user_headers_bytes
+    )
+    return EncodedBatches(batches, ())
 
 
 def _destination(query: SendQuery) -> Partitioning:

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from whippet.app.config.formats import host_and_port
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
+from whippet.app.telemetry import trace_context
 from whippet.transports import offload
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.api import Api
@@ -117,6 +118,8 @@ class Endpoint:
         headers = call.headers = _headers_of(scope) if known is None else known.headers
         if (request_id := headers.get(b"x-request-id")) is not None:
             session.request_id = _shown_id(request_id)
+        if api.gateway.exporter is not None:
+            session.trace = trace_context.parse(headers.get(b"traceparent"))
         if not operation.public:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
