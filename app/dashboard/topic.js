@@ -7,6 +7,7 @@
 import { sentenceOf } from "/ui/dialog.js"
 import { button, element, name, notice, say } from "/ui/elements.js"
 import { placesOf } from "/ui/figures.js"
+import { Find } from "/ui/find.js"
 import { GroupsOfTopic } from "/ui/groups.js"
 import { Messages } from "/ui/messages.js"
 import { bytes, plural, rate } from "/ui/numbers.js"
@@ -17,6 +18,7 @@ import { TopicSettings } from "/ui/topic_settings.js"
 
 const TABS = [
   ["messages", "Messages", Messages],
+  ["find", "Find", Find],
   ["partitions", "Partitions", Partitions],
   ["groups", "Consumer groups", GroupsOfTopic],
   ["settings", "Settings", TopicSettings],

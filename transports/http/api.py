@@ -17,6 +17,7 @@ from whippet.storage.batch import Limits
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.http.errors import limit_reached
 from whippet.transports.http.handlers.metrics import Scrapes
+from whippet.transports.http.search_turns import Searches
 from whippet.transports.http.serving.open_tails import Tails
 
 
@@ -31,6 +32,7 @@ class Api:
         self.budgets = budgets or Budgets(gateway.config)
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
+        self.searches = Searches()
         readers, channel = self.config.readers, gateway.config.websocket.channel
         self.waiting = Quota(
             "waiting polls",

@@ -267,6 +267,53 @@ def test_what_is_listed_can_be_downloaded_as_ndjson(page: Page, server: Server) 
     assert octets["payload_base64"] == base64_of(b"\xff\x00")
 
 
+# ---------------------------------------------------------------------------------------------------------------- found
+
+
+def test_a_message_is_found_with_its_neighbours_and_a_link_repeats_the_search(page: Page, server: Server) -> None:
+    server.make("finds", "t", partitions=2)
+    for start in range(0, 400, 100):
+        server.send("finds", "t", *[f'{{"n": {number}}}' for number in range(start, start + 100)])
+    signed_in(page, server, "/ui#/streams/finds/t")
+    page.get_by_role("navigation", name="Topic").get_by_role("link", name="Find").click()
+    page.get_by_label("Search for").select_option("where")
+    page.get_by_label("What").fill("$.n == 123")
+    page.keyboard.press("Enter")
+    expect(page.locator("#find-state")).to_contain_text("1 match in 400 messages")
+    expect(page.locator("#find-state")).to_contain_text("everything was examined")
+    expect(messages(page).locator("td.payload")).to_have_text(['{"n": 123}'])
+    page.reload()
+    expect(messages(page).locator("td.payload")).to_have_text(['{"n": 123}'])
+    detail = opened(page)
+    detail.get_by_role("link", name="Neighbours").click()
+    expect(page.locator("tr.named td.payload")).to_have_text('{"n": 123}')
+    expect(messages(page).first.locator("td.payload")).to_have_text('{"n": 162}')
+    page.go_back()
+    expect(page.locator("#find-state")).to_contain_text("everything was examined")
+    page.get_by_label("Search for").select_option("id")
+    page.get_by_label("What").fill("not an id")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("no message id")
+    page.get_by_label("Search for").select_option("any")
+    page.get_by_label("Until").fill("2001-01-01T00:00:00")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#find-state")).to_have_text("No match in 0 messages (0 B), everything was examined.")
+
+
+def test_a_search_stops_at_its_budget_which_can_be_extended(page: Page, server: Server) -> None:
+    server.make("budgets", "t")
+    body = b"\n".join([b"line"] * 8000)
+    for _ in range(15):
+        headers = {"content-type": "text/plain"}
+        server.http.post("/streams/budgets/topics/t/messages", content=body, headers=headers).raise_for_status()
+    signed_in(page, server, "/ui#/streams/budgets/t/find?by=text&what=nothing")
+    expect(page.locator("#find-state")).to_contain_text("No match in 100,000 messages")
+    expect(page.locator("#find-state")).to_contain_text("20,000 not examined")
+    page.get_by_role("button", name="Examine 20,000 more").click()
+    expect(page.locator("#find-state")).to_contain_text("No match in 120,000 messages")
+    expect(page.locator("#find-state")).to_contain_text("everything was examined")
+
+
 # ------------------------------------------------------------------------------------------------------------- produced
 
 

@@ -365,6 +365,7 @@ VIEWS = {
     "overview": "#/",
     "streams": "#/streams",
     "messages": "#/streams/shop/orders/messages?from=newest",
+    "find": "#/streams/shop/orders/find?by=text&what=order",
     "partitions": "#/streams/shop/orders/partitions",
     "groups of topic": "#/streams/shop/orders/groups",
     "settings of topic": "#/streams/shop/orders/settings",

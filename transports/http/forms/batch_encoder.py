@@ -227,13 +227,14 @@ def _blocks(headers: list[user_headers.Incoming], limits: Limits) -> list[bytes]
 def _id(number: int, given: int | str | None) -> int:
     if given is None:
         return 0
-    identity = given if isinstance(given, int) else _of_text(given)
+    identity = given if isinstance(given, int) else parse_id(given)
     if identity is None or not 0 <= identity <= U128_MAX:
         raise unprocessable(f"invalid message id - at `$.messages[{number}].id`", "id")
     return identity
 
 
-def _of_text(text: str) -> int | None:
+def parse_id(text: str) -> int | None:
+    """Returns the message id that a text of digits or a UUID stands for; None for any other text."""
     if _DECIMAL.fullmatch(text) and int(text) <= U128_MAX:
         return int(text)
     return UUID(text).int if _UUID.fullmatch(text) else None

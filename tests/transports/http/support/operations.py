@@ -47,6 +47,7 @@ ROUTES: dict[str, tuple[str, int, str, Any]] = {
     "poll_messages_deferred": ("poll", 200, f"{TOPIC}/messages/deferred", None),
     "poll_and_commit_messages_deferred": ("poll", 200, f"{TOPIC}/messages/deferred?auto_commit=true", None),
     "poll_messages": ("poll", 200, f"{TOPIC}/messages", None),
+    "search_messages": ("poll", 200, f"{TOPIC}/messages/search", None),
     "tail_messages": ("poll", 200, f"{TOPIC}/messages/tail", None),
     "flush": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
     "flush_messages": ("send", 200, f"{TOPIC}/messages/flush/0/true", None),
