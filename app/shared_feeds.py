@@ -29,7 +29,7 @@ Position = tuple[int, ...]
 """The next offset of each partition of a feed."""
 
 Key = tuple[Position, Position, int | None]
-"""How often each partition was purged, a position, and how many messages of each partition to read: what is read there
+"""The epochs of the partitions, a position, and how many messages of each partition to read: what is read there
 is always the same."""
 
 Held = TypeVar("Held")
@@ -116,13 +116,13 @@ class HandoutBudget:
 
 
 class Cursor:
-    """The position of a reader of one feed."""
+    """The position of a reader of one feed, and the epochs of the partitions in which it is one."""
 
-    __slots__ = ("emptied", "position")
+    __slots__ = ("epochs", "position")
 
-    def __init__(self, position: Position, emptied: Position) -> None:
+    def __init__(self, position: Position, epochs: Position) -> None:
         self.position = position
-        self.emptied = emptied
+        self.epochs = epochs
 
 
 class SharedFeed(Generic[Content]):
@@ -143,8 +143,9 @@ class SharedFeed(Generic[Content]):
     def close(self) -> None:
         self._rounds.cancel()
 
-    def cursor(self, position: Position) -> Cursor:
-        return Cursor(position, self._emptied())
+    def cursor(self, position: Position, epochs: Position | None = None) -> Cursor:
+        """`epochs` are those in which the position was found, if that was earlier."""
+        return Cursor(position, self._epochs() if epochs is None else epochs)
 
     def has_more(self, cursor: Cursor) -> bool:
         """Returns True if the next piece is there already."""
@@ -164,12 +165,12 @@ class SharedFeed(Generic[Content]):
                 self._waiting.append(future)
                 await future
                 continue
-            key = cursor.emptied, position, most
+            key = cursor.epochs, position, most
             piece = await asyncio.shield(self._pieces.get(key) or self._make(key))
             content = piece.content
             if content is not None:
                 await self._budget.wait(len(content))
-            if cursor.emptied != self._emptied():
+            if cursor.epochs != self._epochs():
                 continue
             cursor.position = piece.position
             if content is not None:
@@ -181,7 +182,7 @@ class SharedFeed(Generic[Content]):
     async def follow(self, cursor: Cursor, receive: Receive[Content]) -> None:
         """Hands over pieces as they arrive, and moves the cursor past each, until `receive` returns None. Returns at
         once if the next piece is there already: `next_piece` returns that one."""
-        if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
+        if cursor.epochs != self._epochs() or cursor.position != self._end or self._failure is not None:
             return
         stopped: asyncio.Future[None] = self._loop.create_future()
         self._following[cursor] = receive, stopped
@@ -213,19 +214,19 @@ class SharedFeed(Generic[Content]):
 
     def _follow_purges(self, cursor: Cursor) -> None:
         """Moves a cursor to the new beginning of each partition that was purged."""
-        now = self._emptied()
-        if cursor.emptied != now:
+        now = self._epochs()
+        if cursor.epochs != now:
             cursor.position = tuple(
                 at if before == after else 0
-                for at, before, after in zip(cursor.position, cursor.emptied, now, strict=True)
+                for at, before, after in zip(cursor.position, cursor.epochs, now, strict=True)
             )
-            cursor.emptied = now
+            cursor.epochs = now
 
     def _readable(self) -> Position:
         return tuple([partition.readable for partition in self.partitions])
 
-    def _emptied(self) -> Position:
-        return tuple([partition.emptied for partition in self.partitions])
+    def _epochs(self) -> Position:
+        return tuple([partition.epoch for partition in self.partitions])
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
@@ -273,26 +274,26 @@ class SharedFeed(Generic[Content]):
 
     async def _run_rounds(self) -> None:
         watches: dict[int, asyncio.Task[None]] = {}
-        was_emptied = self._emptied()
+        old_epochs = self._epochs()
         try:
             while True:
                 began = self._loop.time()
-                await self._wait_for_change(watches, was_emptied)
+                await self._wait_for_change(watches, old_epochs)
                 # The time that handing out took counts as part of the pause.
                 due = min(self.readers * PAUSE_SECONDS_PER_READER, PAUSE_SECONDS_MAX)
                 pause = began + due - self._loop.time()
                 if self.readers > 1 and pause > 0:
                     await asyncio.sleep(pause)
-                before, self._end, emptied = self._end, self._readable(), self._emptied()
+                before, self._end, epochs = self._end, self._readable(), self._epochs()
                 # Readers that do not follow make the pieces that they need themselves.
                 is_wanted = self._following and self._has_messages_after(before)
-                piece = await self._make((emptied, before, None)) if is_wanted else None
+                piece = await self._make((epochs, before, None)) if is_wanted else None
                 content = None if piece is None or piece.position != self._end else piece.content
-                if content is not None and was_emptied == emptied == self._emptied():
+                if content is not None and old_epochs == epochs == self._epochs():
                     await self._hand_out(before, Piece(content, self._end))
                 else:
                     await self._stop_following()
-                was_emptied = emptied
+                old_epochs = epochs
                 waiting, self._waiting = self._waiting, []
                 await self._wake(waiting)
         except StorageError as error:
@@ -309,11 +310,11 @@ class SharedFeed(Generic[Content]):
     def _has_messages_after(self, position: Position) -> bool:
         return any(at < end for at, end in zip(position, self._end, strict=True))
 
-    async def _wait_for_change(self, watches: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
+    async def _wait_for_change(self, watches: dict[int, asyncio.Task[None]], old_epochs: Position) -> None:
         """Returns as soon as one of the partitions has more than at the last round, or was purged since. Then waiting
         readers are woken; readers that begin to wait later check by themselves."""
         if len(self.partitions) == 1:
-            if self._emptied() == was_emptied:
+            if self._epochs() == old_epochs:
                 await self.partitions[0].until(self._end[0])
             return
         if not self.partitions:
@@ -324,13 +325,13 @@ class SharedFeed(Generic[Content]):
                 watches[i] = self._loop.create_task(partition.until(self._end[i]))
         # The tasks begin to wait only now.
         await asyncio.sleep(0)
-        if self._emptied() == was_emptied:
+        if self._epochs() == old_epochs:
             await asyncio.wait(watches.values(), return_when=asyncio.FIRST_COMPLETED)
         for i, task in list(watches.items()):
             if task.done():
                 del watches[i]
                 task.result()
-            elif self._emptied() != was_emptied:
+            elif self._epochs() != old_epochs:
                 # It may wait for an offset that is far away now.
                 task.cancel()
                 del watches[i]

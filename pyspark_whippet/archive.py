@@ -14,7 +14,7 @@ from pyspark_whippet.archive_documents import Manifest, Piece
 from pyspark_whippet.archive_objects import open_objects
 from pyspark_whippet.archive_reader import PieceSplit, index_entries
 from pyspark_whippet.errors import DataLossError
-from pyspark_whippet.gateway_reader import Split, report_loss
+from pyspark_whippet.gateway_reader import report_loss, split_of
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.packed_batches import context_of
 from pyspark_whippet.partition_bounds import PartitionBounds
@@ -75,11 +75,11 @@ class ArchiveBackend:
         for each, piece in planning.divide(ranges, known, settings):
             if piece is None:
                 why = f"{self._location} does not have it"
-                report_loss(settings, Split(*each), each.start, each.end, why)
+                report_loss(settings, split_of(each), each.start, each.end, why)
                 continue
             topic = self._catalogue.topics[each.topic]
             context = context_of(self._catalogue.store, topic.stream_id, topic.id)
-            found.append(PieceSplit(*each, piece, self._manifests[each.topic, each.partition].epoch, context))
+            found.append(PieceSplit(*each[:4], piece, self._manifests[each.topic, each.partition].epoch, context))
         return found
 
     def _pieces(self, topic: str, partition: int) -> tuple[Piece, ...]:

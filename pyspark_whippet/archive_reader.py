@@ -31,7 +31,7 @@ class PieceSplit(Split):
     """Messages that one task reads from this piece."""
 
     piece: Piece
-    epoch: int
+    manifest_epoch: int
     """The manifest's. In another epoch the same offsets belong to other messages."""
     context: bytes
     """What encrypted batches are bound to."""
@@ -50,7 +50,7 @@ def read_piece(settings: Settings, split: PieceSplit, *, is_second_try: bool = F
                 max(at, piece.start),
                 min(end, piece.end),
                 piece,
-                split.epoch,
+                split.manifest_epoch,
                 split.context,
             )
             if part.start >= part.end:
@@ -71,7 +71,7 @@ def _replaced(settings: Settings, objects: Objects, split: PieceSplit) -> tuple[
     """The pieces of the partition now; none if the archive still names this one, or has another history."""
     found = current_manifest(settings, objects, split.topic, split.partition)
     is_named = split.piece.log in [piece.log for piece in found.pieces]
-    return () if is_named or found.epoch != split.epoch else found.pieces
+    return () if is_named or found.epoch != split.manifest_epoch else found.pieces
 
 
 def current_manifest(settings: Settings, objects: Objects, topic: str, partition: int) -> Manifest:

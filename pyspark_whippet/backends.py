@@ -48,7 +48,7 @@ class CombinedBackend:
             return None
         # The number of messages is only used to see whether there are any.
         return {
-            number: PartitionBounds(each.next_offset, each.next_offset, each.first_offset)
+            number: PartitionBounds(each.next_offset, each.next_offset, each.first_offset, each.epoch)
             for number, each in found.items()
         }
 
@@ -67,6 +67,13 @@ class CombinedBackend:
     def plan_splits(self, ranges: list[Range], settings: Settings) -> Sequence[Split]:
         for topic in {each.topic for each in ranges}:
             self._check_same(topic)
+        for each in ranges:
+            on_disk = self._folder.epoch(each.topic, each.partition)
+            if None not in (on_disk, each.epoch) and on_disk != each.epoch:
+                raise OptionError(
+                    f"option 'path': the files of {each.topic} partition {each.partition} are from before it was "
+                    "purged; use the data folder of this gateway"
+                )
         return self._folder.all_splits(ranges, settings, has_fallback=True)
 
     def _check_same(self, topic: str) -> None:

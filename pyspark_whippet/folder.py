@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark_whippet import planning
 from pyspark_whippet.errors import OptionError
-from pyspark_whippet.gateway_reader import Split, report_loss
+from pyspark_whippet.gateway_reader import Split, report_loss, split_of
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.packed_batches import context_of
 from pyspark_whippet.partition_bounds import PartitionBounds
@@ -63,9 +63,18 @@ class FolderBackend:
         found = self.segments(topic, number)
         if found:
             first, end = found[0].start, found[-1].end
-            return PartitionBounds(end, end - first, first)
+            return PartitionBounds(end, end - first, first, self.epoch(topic, number))
         # No segment is closed. The first message to come is in the last segment: those before it have been deleted.
-        return PartitionBounds(begin, 0, begin)
+        return PartitionBounds(begin, 0, begin, self.epoch(topic, number))
+
+    def epoch(self, topic: str, partition: int) -> int | None:
+        """Returns the epoch of a partition, by the rule of storage/FORMAT.md, section 6; None if it is not known."""
+        document = self.document(topic) or {}
+        for name in ("epochs", "incarnations"):
+            numbers = document.get(name) or ()
+            if partition < len(numbers) and numbers[partition]:
+                return int(numbers[partition])
+        return None
 
     def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
         return bounds.next_offset if bounds.first_offset is None else bounds.first_offset
@@ -146,12 +155,12 @@ class FolderBackend:
         synced: set[Segment] = set()
         for piece, segment in planning.divide(ranges, known, settings):
             if segment is None:
-                splits.append(Split(*piece))
+                splits.append(split_of(piece))
                 continue
             if segment not in synced:
                 synced.add(segment)
                 sync(segment)
-            splits.append(FileSplit(*piece, segment, has_fallback, contexts[piece.topic]))
+            splits.append(FileSplit(*piece[:4], segment, has_fallback, contexts[piece.topic], epoch=piece.epoch))
         return splits
 
     def _context(self, topic: str) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_whippet import polls
 from pyspark_whippet.batches import Messages
 from pyspark_whippet.errors import DataLossError, GatewayError
+from pyspark_whippet.offsets import Range
 from pyspark_whippet.session import Pending, Session
 from pyspark_whippet.settings import Settings
 
@@ -24,6 +25,8 @@ EMPTY_POLL_WAIT = "2s"
 """How long to wait for messages that the gateway has reported but does not return yet."""
 NOT_FOUND = 404
 """The topic or the partition existed when the job was planned."""
+OTHER_EPOCH = 409
+"""It was purged or created again since."""
 
 
 @dataclass
@@ -34,6 +37,12 @@ class Split(InputPartition):
     partition: int
     start: int
     end: int
+    epoch: int | None = field(default=None, kw_only=True)
+    """That of the partition when the job was planned, in which these offsets are valid."""
+
+
+def split_of(each: Range) -> Split:
+    return Split(each.topic, each.partition, each.start, each.end, epoch=each.epoch)
 
 
 def read_pages(session: Session, settings: Settings, split: Split) -> Iterator[Messages]:
@@ -45,7 +54,7 @@ def read_pages(session: Session, settings: Settings, split: Split) -> Iterator[M
             if not len(answer):
                 answer = polls.finish(_poll(session, settings, split, at, EMPTY_POLL_WAIT))
         except GatewayError as error:
-            if error.status != NOT_FOUND:
+            if error.status not in (NOT_FOUND, OTHER_EPOCH):
                 raise
             report_loss(settings, split, at, split.end, str(error))
             return
@@ -65,7 +74,7 @@ def read_pages(session: Session, settings: Settings, split: Split) -> Iterator[M
 
 def _poll(session: Session, settings: Settings, split: Split, at: int, wait: str | None = None) -> Pending:
     count = min(settings.page_size, split.end - at)
-    return polls.begin(session, split.topic, split.partition, "offset", at, count, wait)
+    return polls.begin(session, split.topic, split.partition, "offset", at, count, wait, split.epoch)
 
 
 def messages_between(page: Messages, start: int, end: int) -> Messages:

@@ -105,5 +105,6 @@ def _offsets(value: Any) -> Any:
             return None
     if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
         return None
-    whole = all(isinstance(offset, int) for each in value.values() for offset in each.values())
-    return value if whole and all("/" in topic for topic in value) else None
+    topics = offsets.topics_in(value)
+    whole = all(isinstance(offset, int) for each in topics.values() for offset in each.values())
+    return value if whole and value.keys() - topics.keys() <= {offsets.EPOCHS, offsets.SINCE} else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark_whippet.errors import DataLossError, OptionError
-from pyspark_whippet.offsets import canonical
+from pyspark_whippet.offsets import Position, canonical
 from pyspark_whippet.partition_bounds import Backend, PartitionBounds, TopicBounds
 from pyspark_whippet.settings import EARLIEST, LATEST, Offsets, Point, Settings
 
@@ -16,6 +16,17 @@ def end_offsets(all_bounds: TopicBounds) -> Offsets:
     return {
         topic: {str(number): each.next_offset for number, each in found.items()} for topic, found in all_bounds.items()
     }
+
+
+def epochs(all_bounds: TopicBounds) -> Offsets:
+    return {
+        topic: {str(number): each.epoch for number, each in found.items() if each.epoch is not None}
+        for topic, found in all_bounds.items()
+    }
+
+
+def end_position(all_bounds: TopicBounds) -> Position:
+    return Position(end_offsets(all_bounds), epochs(all_bounds))
 
 
 def starting_offsets(backend: Backend, settings: Settings, all_bounds: TopicBounds, default: str) -> Offsets:
@@ -48,25 +59,21 @@ def _resolve(backend: Backend, settings: Settings, all_bounds: TopicBounds, poin
     if point.timestamps_us is not None:
         times = point.timestamps_us
         option = f"{which}OffsetsByTimestamp"
-        _check_known(all_bounds, times, option)
-
-        def timed(topic: str, number: int, bounds: PartitionBounds) -> int:
-            given = times.get(topic, {}).get(str(number))
-            if given is not None:
-                return at_time(topic, number, bounds, given)
-            return first(topic, number, bounds) if which == "starting" else bounds.next_offset
-
-        return _each(all_bounds, timed)
+        _check_named(all_bounds, times, option, "")
+        return _each(
+            all_bounds, lambda topic, number, bounds: at_time(topic, number, bounds, times[topic][str(number)])
+        )
     if point.offsets == "earliest":
         return _each(all_bounds, first)
     if point.offsets == "latest":
         return end_offsets(all_bounds)
     assert isinstance(point.offsets, dict)
     offsets = point.offsets
-    _check_known(all_bounds, offsets, f"{which}Offsets")
+    words = " (-2 is earliest, -1 latest)" if which == "starting" else " (-1 is latest)"
+    _check_named(all_bounds, offsets, f"{which}Offsets", words)
 
     def given(topic: str, number: int, bounds: PartitionBounds) -> int:
-        offset = offsets.get(topic, {}).get(str(number), EARLIEST if which == "starting" else LATEST)
+        offset = offsets[topic][str(number)]
         if offset == EARLIEST:
             return first(topic, number, bounds)
         if offset == LATEST:
@@ -90,7 +97,8 @@ def _each(all_bounds: TopicBounds, at: At) -> Offsets:
     return canonical(offsets)
 
 
-def _check_known(all_bounds: TopicBounds, offsets: Offsets, option: str) -> None:
+def _check_named(all_bounds: TopicBounds, offsets: Offsets, option: str, others: str) -> None:
+    """As in Kafka's source, all partitions are named, and no others: nobody has to know what happens to the rest."""
     for topic, partitions in offsets.items():
         if topic not in all_bounds:
             raise OptionError(
@@ -101,3 +109,7 @@ def _check_known(all_bounds: TopicBounds, offsets: Offsets, option: str) -> None
                 raise OptionError(
                     f"option '{option}': partition {number} of {topic} is not one of the partitions to read"
                 )
+    for topic, there in all_bounds.items():
+        missing = [number for number in there if str(number) not in offsets.get(topic, {})]
+        if missing:
+            raise OptionError(f"option '{option}': name all partitions; {topic} has {missing}, too{others}")

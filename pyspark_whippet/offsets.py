@@ -1,16 +1,26 @@
-"""Arithmetic on offsets: pure functions over the dictionaries that checkpoints hold, {"stream/topic": {"0": 23}}.
+"""Arithmetic on offsets: pure functions over the dictionaries that checkpoints hold:
 
-Spark compares offsets as strings, so everything handed to it comes from `canonical`: topics sorted by name, partitions
-by number, and always all of them. An offset is that of the next message to read.
+    {"stream/topic": {"0": 23}, "epochs": {"stream/topic": {"0": 1763}}}
+
+An offset is that of the next message to read, and valid only in the epoch of its partition: a purge, or a topic that
+was created again, begins another one. Servers other than Whippet report no epochs, and then there are none. The end of
+the first batch also has `since`: where it began, which the checkpoint would not say otherwise.
+
+Spark compares offsets as strings, so everything handed to it comes from `Position.document`: topics sorted by name,
+partitions by number, and always all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark_whippet.settings import Offsets
+
+EPOCHS, SINCE = "epochs", "since"
+"""Not the names of topics, which have a slash."""
 
 
 class Range(NamedTuple):
@@ -20,6 +30,58 @@ class Range(NamedTuple):
     partition: int
     start: int
     end: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a stream is in each partition."""
+
+    offsets: Offsets
+    epochs: Offsets = field(default_factory=dict)
+    """None are known of servers that report none, and in checkpoints from before there were any."""
+    since: Position | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Position:
+        since = document.get(SINCE)
+        return cls(topics_in(document), document.get(EPOCHS, {}), None if since is None else cls.of(since))
+
+    def epoch(self, topic: str, number: str) -> int | None:
+        return self.epochs.get(topic, {}).get(number)
+
+    def in_epochs_of(self, later: Position) -> Position:
+        """Returns this position without the partitions whose offsets have started over since: it says nothing about
+        them."""
+        return Position(
+            {
+                topic: {
+                    number: offset
+                    for number, offset in partitions.items()
+                    if not self.is_other_epoch(later, topic, number)
+                }
+                for topic, partitions in self.offsets.items()
+            },
+            self.epochs,
+        )
+
+    def is_other_epoch(self, later: Position, topic: str, number: str) -> bool:
+        epochs = self.epoch(topic, number), later.epoch(topic, number)
+        return None not in epochs and epochs[0] != epochs[1]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = {**canonical(self.offsets)}
+        if any(self.epochs.values()):
+            found[EPOCHS] = canonical(self.epochs)
+        if self.since is not None:
+            found[SINCE] = self.since.document
+        return found
+
+
+def topics_in(document: Mapping[str, Any]) -> Offsets:
+    """Returns the offsets of a document that may have more."""
+    return {name: value for name, value in document.items() if "/" in name}
 
 
 def canonical(offsets: Offsets) -> Offsets:
@@ -86,10 +148,17 @@ def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     return nearer
 
 
-def lags(position: Offsets, latest: Offsets) -> list[int]:
-    """Returns the lag of each partition, in messages."""
+def waiting(start: Offsets, end: Offsets) -> int:
+    """Returns the number of messages between two sets of offsets."""
+    return sum(max(0, each.end - each.start) for each in ranges(start, end))
+
+
+def lags(position: Mapping[str, Any], latest: Mapping[str, Any]) -> list[int]:
+    """Returns the lag of each partition, in messages, from the documents of two positions."""
+    now = Position.of(latest)
+    reached = Position.of(position).in_epochs_of(now).offsets
     return [
-        max(0, end - position.get(topic, {}).get(number, 0))
-        for topic, partitions in latest.items()
+        max(0, end - reached.get(topic, {}).get(number, 0))
+        for topic, partitions in now.offsets.items()
         for number, end in partitions.items()
     ]

@@ -25,6 +25,14 @@ def integer(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     return parse
 
 
+def duration(text: str) -> int:
+    """Accepts Spark's form, `90s`, `15m`; a number alone is milliseconds. Returns milliseconds."""
+    match = re.fullmatch(r"\s*(\d{1,12})\s*(ms|s|min|m|h|d)?\s*", text.lower(), re.ASCII)
+    if match is None:
+        raise ValueError("a duration is needed, such as 90s, 15m or 1h")
+    return int(match[1]) * {"s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}.get(match[2], 1)
+
+
 def boolean(text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):

@@ -17,15 +17,10 @@ from pyspark_whippet.settings import Access, Point, Secret, Settings
 
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark itself adds."""
-UNSUPPORTED = {
-    "minoffsetspertrigger": "minOffsetsPerTrigger",
-    "maxtriggerdelay": "maxTriggerDelay",
-    "maxbytespertrigger": "maxBytesPerTrigger",
-}
+UNSUPPORTED = {"maxbytespertrigger": "maxBytesPerTrigger"}
 KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "url",
     "kafka.group.id": "consumerName",
-    "groupidprefix": "consumerName",
     "fetchoffset.numretries": "http.retries",
     "fetchoffset.retryintervalms": "http.retryForMs",
     "kafkaconsumer.polltimeoutms": "http.timeoutMs",
@@ -73,10 +68,13 @@ SOURCE: Mapping[str, Option] = {
     "startingOffsetsByTimestampStrategy": Option("timestamps_without_match", parsers.one_of("error", "latest")),
     "failOnDataLoss": Option("fail_on_data_loss", parsers.boolean),
     "maxOffsetsPerTrigger": Option("max_offsets_per_trigger", parsers.integer(1)),
+    "minOffsetsPerTrigger": Option("min_offsets_per_trigger", parsers.integer(1)),
+    "maxTriggerDelay": Option("max_trigger_delay_ms", parsers.duration),
     "minPartitions": Option("min_partitions", parsers.integer(1)),
     "maxRecordsPerPartition": Option("max_records_per_partition", parsers.integer(1)),
     "includeHeaders": Option("include_headers", parsers.boolean),
     "consumerName": Option("consumer_name", parsers.not_empty),
+    "groupIdPrefix": Option("group_id_prefix", parsers.not_empty),
     "pageSize": Option("page_size", parsers.integer(1, 2**32 - 1)),
     "pollIntervalMs": Option("poll_interval_ms", parsers.integer(0)),
     "valueFormat": Option("value_format", parsers.one_of("binary", "string", "json", "avro")),
@@ -106,8 +104,8 @@ NOT_SHOWN = {*ENVIRONMENT, "url", SECRET_KEY}
 """Options whose values are in no error."""
 S3_OPTIONS = ("s3.region", "s3.endpoint", "s3.accessKeyId", "s3.secretAccessKey", "s3.sessionToken")
 HTTP_OPTIONS = ("http.timeoutMs", "http.retryForMs", "http.retries", "http.verify", "http.caFile")
-OF_GATEWAY = ("url", "token", "username", "password", "consumerName", "pageSize")
-OF_STREAMS = ("maxOffsetsPerTrigger", "pollIntervalMs")
+OF_GATEWAY = ("url", "token", "username", "password", "consumerName", "groupIdPrefix", "pageSize")
+OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "pollIntervalMs")
 DEFAULT_URL = "http://127.0.0.1:3000"
 
 
@@ -265,7 +263,7 @@ def _check_backend(settings: Settings) -> None:
     elif settings.path is None:
         raise OptionError(f"option 'path' is required with from={backend}: the folder with the files")
     if backend == "files":
-        _refuse_options(settings, ("consumerName",), "the gateway, which from=files never uses")
+        _refuse_options(settings, ("consumerName", "groupIdPrefix"), "the gateway, which from=files never uses")
 
 
 def check_sink(settings: Settings) -> None:

@@ -23,6 +23,8 @@ class PartitionBounds:
     messages: int
     first_offset: int | None
     """None if the backend has to look it up."""
+    epoch: int | None = None
+    """None if it is not known."""
 
 
 TopicBounds = dict[str, dict[int, PartitionBounds]]

@@ -13,11 +13,23 @@ from pyspark_whippet.session import Pending, Reply, Session, topic_path
 
 
 def begin(
-    session: Session, topic: str, partition: int, kind: str, value: int, count: int, wait: str | None = None
+    session: Session,
+    topic: str,
+    partition: int,
+    kind: str,
+    value: int,
+    count: int,
+    wait: str | None = None,
+    epoch: int | None = None,
 ) -> Pending:
-    """`wait` is how long the gateway may wait for messages, such as 2s. Servers that do not know it respond at once."""
+    """`wait` is how long the gateway may wait for messages, such as 2s. Servers that do not know it respond at once.
+    In another epoch than this one, the response is 409."""
     query = f"partition_id={partition}&kind={kind}&value={value}&count={count}&auto_commit=false"
-    return session.begin("GET", f"{topic_path(topic)}/messages?{query}{f'&wait={wait}' if wait else ''}")
+    if wait is not None:
+        query += f"&wait={wait}"
+    if epoch is not None:
+        query += f"&epoch={epoch}"
+    return session.begin("GET", f"{topic_path(topic)}/messages?{query}")
 
 
 def finish(pending: Pending) -> Messages:

@@ -37,7 +37,7 @@ def read_segment(settings: Settings, split: FileSplit) -> Iterator[Messages]:
 
     def missing(start: int, end: int, why: str) -> Iterator[Messages]:
         if split.has_fallback:
-            part = Split(split.topic, split.partition, start, end)
+            part = Split(split.topic, split.partition, start, end, epoch=split.epoch)
             yield from read_pages(session_of(settings.access), settings, part)
         else:
             report_loss(settings, split, start, end, why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from zlib import crc32
 
 EARLIEST, LATEST = -2, -1
 """Used instead of an offset, as in Kafka's source."""
@@ -96,10 +97,13 @@ class Settings:
     timestamps_without_match: str = "error"
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60 * 1000
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
     consumer_name: str | None = None
+    group_id_prefix: str | None = None
     page_size: int = 5_000
     poll_interval_ms: int = 250
     value_format: str = "binary"
@@ -115,6 +119,14 @@ class Settings:
     create_topic: int = 0
     marker: bool = True
     checkpoint: str | None = field(default=None, repr=False)
+
+    @property
+    def stored_as(self) -> str | None:
+        """The name under which a stream stores its offsets. With a prefix, what is read tells queries apart."""
+        if self.consumer_name is not None or self.group_id_prefix is None:
+            return self.consumer_name
+        read = repr((self.topics, self.subscribe_pattern, self.assign)).encode()
+        return f"{self.group_id_prefix}-{crc32(read):08x}"
 
     @property
     def topics(self) -> tuple[str, ...] | None:

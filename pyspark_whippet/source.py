@@ -61,8 +61,7 @@ class WhippetSource(DataSource):
         return TopicStreamReader(self._settings, schema, fault)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        if overwrite:
-            raise OptionError("outputMode('complete') is not supported on a log; use outputMode('append')")
+        # `overwrite` is outputMode("complete"): as with Kafka's sink, each batch appends the whole result.
         check_sink(self._settings)
         return StreamWriter(self._settings, schema)
 

@@ -5,17 +5,19 @@ Spark kills that process at the end: there is nothing to close. `read` runs in t
 
 1. Spark asks for the latest offset some 80 times a second while a topic is idle, and twice each time. What the gateway
    reports about its topics is cached for `pollIntervalMs`.
-2. The first batch of a new query is empty on purpose: the checkpoint holds only the ends of batches, so the starting
-   point of the query is stored as the end of an empty batch. Otherwise a first batch that failed would start again
-   from a later `latest`.
+2. The checkpoint holds only the ends of batches. The end of the first batch therefore also says where it began:
+   otherwise a first batch that failed would start again from a later `latest`.
 3. Spark calls `commit` when it plans the next batch, and never for the last batch of a run. But when it asks for the
    latest offset, it passes the offset up to which everything is done. That one is stored for `consumerName`.
+4. An offset is valid in the epoch of its partition. After a purge, or if a topic was created again, the query fails, or
+   begins again with the first message; the tasks compare epochs, too, because a purge can come after the plan.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +29,8 @@ from pyspark.sql.types import StructType
 from pyspark_whippet import offset_resolution, offsets
 from pyspark_whippet.backends import backend_for, read
 from pyspark_whippet.errors import DataLossError, OptionError, PipelineError
-from pyspark_whippet.gateway_reader import Split, report_loss
-from pyspark_whippet.offsets import Range, canonical
+from pyspark_whippet.gateway_reader import report_loss, split_of
+from pyspark_whippet.offsets import SINCE, Position, Range
 from pyspark_whippet.partition_bounds import Backend, TopicBounds, subscribed_bounds
 from pyspark_whippet.session import session_of, topic_path
 from pyspark_whippet.settings import Offsets, Settings
@@ -44,25 +46,27 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._schema = schema
         self._fault = fault
-        self._first: Offsets | None = None
+        self._first: Position | None = None
         self._is_begun = False
-        self._target: Offsets | None = None
+        self._target: Position | None = None
         self._known: tuple[float, TopicBounds] | None = None
         self._committed: dict[tuple[str, str], int] = {}
         self._store_at = 0.0
         self._reached: set[tuple[str, int, int]] = set()
+        self._last_batch_at = -math.inf
 
     # -------------------------------------------------------------------------------------------------------- offsets
 
-    def initialOffset(self) -> Offsets:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Spark asks twice; the answer must not change in between."""
         if self._first is None:
             found = self._bounds(all_there=True)
-            self._first = offset_resolution.starting_offsets(self._backend, self._settings, found, "latest")
+            offsets_found = offset_resolution.starting_offsets(self._backend, self._settings, found, "latest")
+            self._first = Position(offsets_found, offset_resolution.epochs(found))
             if self._target is not None:
                 # It was looked up before. Others have sent messages since, and `latest` must not be after it.
-                self._target = offset_resolution.end_offsets(found)
-        return self._first
+                self._target = offset_resolution.end_position(found)
+        return self._first.document
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._settings.max_offsets_per_trigger
@@ -71,19 +75,36 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._ends()
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._ends()
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._ends().document
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        self._store_offsets(start)
-        if self._first is not None and not self._is_begun:
-            self._is_begun = True
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begun = Position.of(start)
+        self._store_offsets(begun)
+        is_first = self._first is not None and not self._is_begun
+        now = self._ends() if self._target is None else self._target
+        self._refuse_lost(begun, now)
+        # Where offsets have started over, everything is new.
+        valid = begun.in_epochs_of(now)
+        end = self._not_below(valid.offsets, now.offsets)
+        if not is_first and self._is_too_little(offsets.waiting(valid.offsets, end)):
             return start
-        end = self._not_below(start, self._ends() if self._target is None else self._target)
-        self._refuse_lost(start, end)
         if isinstance(limit, ReadMaxRows):
-            end = offsets.limited(start, end, limit.max_rows)
-        return canonical(end)
+            end = offsets.limited(valid.offsets, end, limit.max_rows)
+        self._is_begun = True
+        self._last_batch_at = time.monotonic()
+        found = Position(end, now.epochs, begun if is_first else None).document
+        if not is_first and found == {name: value for name, value in start.items() if name != SINCE}:
+            # Spark would run an empty batch for a document that differs.
+            return start
+        return found
+
+    def _is_too_little(self, waiting: int) -> bool:
+        """Whether the next batch waits for more messages. With `availableNow` none are coming."""
+        least = self._settings.min_offsets_per_trigger
+        if least is None or waiting >= least or self._target is not None:
+            return False
+        return time.monotonic() - self._last_batch_at < self._settings.max_trigger_delay_ms / 1000
 
     def _not_below(self, start: Offsets, end: Offsets) -> Offsets:
         """Returns the ends, but not lower than what was read and still exists."""
@@ -101,37 +122,59 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reached.add(place)
         return place in self._reached
 
-    def _refuse_lost(self, start: Offsets, end: Offsets) -> None:
+    def _refuse_lost(self, start: Position, end: Position) -> None:
         if not self._settings.fail_on_data_loss:
             return
-        for topic, partitions in start.items():
-            if topic not in end:
+        for topic, partitions in start.offsets.items():
+            if topic not in end.offsets:
                 raise DataLossError(f"topic {topic!r} was deleted; set failOnDataLoss=false to continue without it")
-            missing = [number for number, offset in partitions.items() if end[topic].get(number, -1) < offset]
-            if missing:
+            restarted = [number for number in partitions if start.is_other_epoch(end, topic, number)]
+            if restarted:
+                raise DataLossError(
+                    f"{topic} partition(s) {restarted}: purged or created again since the last batch, which ended at "
+                    f"{partitions}; messages that were not read may be gone. Set failOnDataLoss=false to read what it "
+                    "has now, from its first message"
+                )
+            there = end.offsets[topic]
+            missing = [number for number, offset in partitions.items() if there.get(number, -1) < offset]
+            if missing and not self._still_has_all(topic, missing, partitions):
                 raise DataLossError(
                     f"{topic} partition(s) {missing}: the checkpoint is ahead of the server "
-                    f"({partitions} > {end[topic]}); was the topic created again? "
+                    f"({partitions} > {there}); was the topic created again? "
                     "Set failOnDataLoss=false to read what it has now"
                 )
 
+    def _still_has_all(self, topic: str, numbers: list[str], partitions: dict[str, int]) -> bool:
+        return all(self._still_has(topic, int(number), partitions[number]) for number in numbers)
+
     # -------------------------------------------------------------------------------------------------------- batches
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         # When the first batch is replayed, Spark calls this before it asks for the latest offset.
         self._is_begun = True
-        found = [self._checked_range(each, start) for each in offsets.ranges(start, end)]
-        found = [each for each in found if each.start < each.end]
+        begun, stop = Position.of(start), Position.of(end)
+        if stop.since is not None and SINCE not in start:
+            # The first batch. If it is replayed, `start` has been resolved again, and may be later.
+            begun = stop.since
+        valid = begun.in_epochs_of(stop)
+        found = []
+        for each in offsets.ranges(valid.offsets, stop.offsets):
+            number = str(each.partition)
+            checked = self._checked_range(each, valid.offsets, begun.is_other_epoch(stop, each.topic, number))
+            if checked.start < checked.end:
+                found.append(checked._replace(epoch=stop.epoch(each.topic, number)))
         return list(self._backend.plan_splits(found, self._settings))
 
-    def _checked_range(self, each: Range, start: Offsets) -> Range:
+    def _checked_range(self, each: Range, start: Offsets, is_restarted: bool) -> Range:
+        if is_restarted:
+            _log.warning(
+                "%s partition %d: purged or created again; reading it from its beginning", each.topic, each.partition
+            )
+            return each._replace(start=self._beginning(each))
         if str(each.partition) not in start.get(each.topic, {}):
             return self._range_since_added(each)
         if each.start <= each.end:
             return each
-        if self._first is not None and canonical(start) == self._first:
-            # The empty first batch is replayed, after messages have arrived: its end is from before.
-            return each._replace(start=each.end)
         if self._settings.fail_on_data_loss:
             place = f"{each.topic} partition {each.partition}"
             raise PipelineError(f"{place}: offsets run backwards, from {each.start} to {each.end}")
@@ -149,9 +192,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read."""
         begins = self._beginning(each)
         if begins > each.start:
-            split = Split(each.topic, each.partition, each.start, each.end)
             report_loss(
-                self._settings, split, each.start, begins, "the partition was added later and has already lost it"
+                self._settings,
+                split_of(each),
+                each.start,
+                begins,
+                "the partition was added later and has already lost it",
             )
         return each._replace(start=begins)
 
@@ -167,20 +213,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------------------------------------------- progress
 
-    def commit(self, end: Offsets) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: see rule 3 of the module."""
 
-    def _store_offsets(self, done: Offsets) -> None:
+    def _store_offsets(self, done: Position) -> None:
         """Stores the query's progress for `consumerName`, so that the gateway can report its lag. Never fails the
         query."""
-        name = self._settings.consumer_name
+        name = self._settings.stored_as
         if name is None or time.monotonic() < self._store_at:
             return
-        for topic, partitions in done.items():
+        for topic, partitions in done.offsets.items():
             for number, offset in partitions.items():
                 if not offset or self._committed.get((topic, number)) == offset:
                     continue
-                body = json.dumps({"consumer_id": name, "partition_id": int(number), "offset": offset - 1}).encode()
+                place = {"consumer_id": name, "partition_id": int(number), "offset": offset - 1}
+                epoch = done.epoch(topic, number)
+                body = json.dumps(place if epoch is None else {**place, "epoch": epoch}).encode()
                 try:
                     session_of(self._settings.access).call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
                 except PipelineError as error:
@@ -195,8 +243,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _backend(self) -> Backend:
         return backend_for(self._settings)
 
-    def _ends(self) -> Offsets:
-        return offset_resolution.end_offsets(self._bounds())
+    def _ends(self) -> Position:
+        return offset_resolution.end_position(self._bounds())
 
     def _bounds(self, *, all_there: bool = False) -> TopicBounds:
         """Returns the bounds of all topics. With `all_there`, every topic must exist, as when the query begins."""

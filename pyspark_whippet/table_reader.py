@@ -28,7 +28,11 @@ class TableReader(DataSourceReader):
         found = subscribed_bounds(backend, settings)
         start = offset_resolution.starting_offsets(backend, settings, found, "earliest")
         end = offset_resolution.ending_offsets(backend, settings, found)
-        ranges = [each for each in offsets.ranges(start, end) if each.start < each.end]
+        ranges = [
+            each._replace(epoch=found[each.topic][each.partition].epoch)
+            for each in offsets.ranges(start, end)
+            if each.start < each.end
+        ]
         return list(backend.plan_splits(ranges, settings))
 
     def read(self, partition: Any) -> Iterator[Any]:

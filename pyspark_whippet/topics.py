@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pyspark_whippet import deduplication, offsets, polls
 from pyspark_whippet.errors import GatewayError
-from pyspark_whippet.gateway_reader import Split
+from pyspark_whippet.gateway_reader import Split, split_of
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.partition_bounds import PartitionBounds
 from pyspark_whippet.session import Session, session_of, topic_path
@@ -62,7 +62,7 @@ class GatewayBackend:
 
     def plan_splits(self, ranges: list[Range], settings: Settings) -> list[Split]:
         pieces = offsets.divide(ranges, settings.min_partitions, settings.max_records_per_partition)
-        return [Split(*piece) for piece in pieces]
+        return [split_of(piece) for piece in pieces]
 
 
 def visible_streams(session: Session) -> list[str]:
@@ -114,7 +114,8 @@ def _partition_bounds(partition: dict[str, Any]) -> PartitionBounds:
     first = partition.get("first_offset")
     if first is None and messages >= end:
         first = 0
-    return PartitionBounds(end, messages, None if first is None else int(first))
+    epoch = partition.get("epoch")
+    return PartitionBounds(end, messages, None if first is None else int(first), None if epoch is None else int(epoch))
 
 
 def create(session: Session, topic: str, partitions: int, *, keeps_ids: bool) -> None:

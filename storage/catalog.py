@@ -137,7 +137,11 @@ class Catalog:
         left = document.partitions_count - count
         removing = (*document.removing, *range(left, document.partitions_count))
         decided = msgspec.structs.replace(
-            document, partitions_count=left, removing=removing, incarnations=document.incarnations[:left]
+            document,
+            partitions_count=left,
+            removing=removing,
+            incarnations=document.incarnations[:left],
+            epochs=document.epochs[:left],
         )
         self.write_topic(stream_id, decided)
         return decided

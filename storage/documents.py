@@ -52,6 +52,18 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A number for each partition that no other partition of this data folder ever has, so that a deleted partition
     cannot be mistaken for one created in its place. Partitions without an entry have `FIRST_INCARNATION`."""
 
+    epochs: tuple[int, ...] = ()
+    """For each partition, the number that the last purge gave it; 0, or no entry, if there was none."""
+
+    def epoch(self, partition_id: int) -> int:
+        """A number that changes whenever the offsets of a partition start over. A reader that remembers an offset
+        remembers it as well: after a purge, the offset is that of another message."""
+        purged = self.epochs[partition_id] if partition_id < len(self.epochs) else 0
+        return purged or self.incarnation(partition_id)
+
+    def purged(self, epoch: int) -> TopicDocument:
+        return msgspec.structs.replace(self, epochs=self.partitions_count * (epoch,))
+
     def incarnation(self, partition_id: int) -> int:
         known = self.incarnations
         return known[partition_id] if partition_id < len(known) else FIRST_INCARNATION

@@ -9,8 +9,8 @@ What every engine promises:
 1. **Append.** An append returns when its batch has the durability of the partition, or the higher one that was
    requested, and tells which. Batches of one caller get rising offsets, in the order of the calls. A batch that is
    refused leaves nothing behind. After any other failure it is unknown whether it is stored, except for numbered sends.
-2. **Offsets.** An offset that was visible never names another message, except after a purge, which raises `emptied`.
-   There may be gaps, so a reader continues at `next_offset` and does not count.
+2. **Offsets.** An offset that was visible never names another message, except after a purge, which raises `emptied`
+   and changes `epoch`. There may be gaps, so a reader continues at `next_offset` and does not count.
 3. **Read.** Nobody reads from `readable` on, and what was read is never taken back. A read returns whole batches as
    clients get them, and at least one message, however large, if there is any at or after the offset.
 4. **Wait.** `until` and `readable_at` are over as soon as a message is readable, but also after a purge, and with an
@@ -82,6 +82,12 @@ class Partition(Protocol):
     @property
     def emptied(self) -> int:
         """How often everything was deleted. Readers that stay need it: after a purge, offsets may start over."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """A number that no earlier partition in this place ever had. It changes together with `emptied`, and survives
+        restarts, so that clients can remember it next to an offset."""
         ...
 
     @property
@@ -297,8 +303,9 @@ class Engine(Protocol):
         """The partitions that can be used."""
         ...
 
-    async def purge_topic(self, stream_id: int, topic_id: int) -> None:
-        """Deletes all messages, stored offsets and results of numbered sends."""
+    async def purge_topic(self, stream_id: int, topic_id: int, epoch: int | None = None) -> None:
+        """Deletes all messages, stored offsets and results of numbered sends. The epoch of the partitions is then this
+        number, which none of them ever had."""
         ...
 
     async def delete_segments(self, place: PartitionId, count: int) -> int:

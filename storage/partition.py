@@ -56,6 +56,7 @@ class Partition:
 
     __slots__ = (
         "_exclusive",
+        "_next_epoch",
         "_offsets",
         "_pipeline",
         "_placing",
@@ -68,6 +69,7 @@ class Partition:
         "coming",
         "durability",
         "emptied",
+        "epoch",
         "held_back",
         "history",
         "place",
@@ -89,6 +91,8 @@ class Partition:
         self.durability = settings.durability
         self.emptied = 0
         """How often everything was deleted. Readers that stay need it: after a purge, offsets start over."""
+        self.epoch = 0
+        """The number of this run of offsets (documents.py), set by the store."""
         self.history: History | None = None
         """What of the log is only in the archive; None if nothing is."""
         self.coming: Coming | None = None  # Set while its files are still to come from the archive.
@@ -100,6 +104,7 @@ class Partition:
         self._exclusive = Exclusion()
         self._purging = False
         """A purge failed. Whether it had been decided shows when the partition is reopened."""
+        self._next_epoch = 0
         self._timestamps = Timestamps(place, last_timestamp, shared.clock, shared.created_at)
         self._offsets = ConsumerOffsets(shard, offset_files, offsets, shared.options.consumer_offsets_max)
         self._producers = Producers(shared.bounds, records)
@@ -475,8 +480,9 @@ class Partition:
         return self._timestamps.correct(*await self.with_log(lambda log: log.closed_segments()))
 
     @shielded
-    async def purge(self) -> None:
-        """Deletes all messages, stored offsets and results of numbered sends. The next message gets offset 0."""
+    async def purge(self, epoch: int = 0) -> None:
+        """Deletes all messages, stored offsets and results of numbered sends. The next message gets offset 0. The epoch
+        changes at the moment in which nothing can be read any more."""
         pipeline, log, offset_files = self._pipeline, self._pipeline.log, self._offsets.files
 
         def purge_files() -> tuple[LogState, int]:
@@ -489,6 +495,7 @@ class Partition:
             if self.failed is not None and not isinstance(self.failed, WriteFailed):
                 raise self.failed.with_traceback(None)
             pipeline.hand_over()
+            self._next_epoch = epoch
             try:
                 state, generation = await self._pipeline.call(purge_files)
             except OSError as error:
@@ -506,6 +513,7 @@ class Partition:
     def _forget_everything(self) -> None:
         """After a purge."""
         self.emptied += 1
+        self.epoch = self._next_epoch or self.epoch + 1
         self.history = None
         self.held_back = None
         self._pipeline.start_over()

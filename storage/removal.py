@@ -1,4 +1,4 @@
-"""Removes streams, topics and partitions from a store, and serves their partitions again if that fails.
+"""Removes streams, topics and partitions from a store, and serves their partitions again if that fails; purges topics.
 
 A removal closes the partitions first, then moves their folders into the trash. If the catalogue refuses, the partitions
 are opened again; nothing that was acknowledged is lost. The store shields these functions from cancellation
@@ -46,6 +46,34 @@ async def remove_topic(store: Store, stream_id: int, topic_id: int) -> None:
     _forget_unavailable(store, stream_id, topic_id)
     del store.streams[stream_id].topics[topic_id]
     await _empty_trash(store)
+
+
+async def purge_topic(store: Store, stream_id: int, topic_id: int, epoch: int | None) -> None:
+    """Deletes all messages of a topic. `epoch` is a number that its partitions never had.
+
+    The epoch is stored first: after a crash in between, readers learn of a purge that has not happened, and no reader
+    ever misses one that has.
+    """
+    topic = store.streams[stream_id].topics[topic_id]
+    if epoch is None:
+        epoch = 1 + max(map(topic.document.epoch, range(topic.document.partitions_count)), default=0)
+    document = topic.document.purged(epoch)
+
+    async def write() -> None:
+        await store.change(lambda: store.catalog.write_topic(stream_id, document))
+
+    try:
+        await write()
+        is_stored = True
+    except CatalogueError as error:
+        _log.warning("%s; what a full disk lacks is made by purging first", error)
+        is_stored = False
+    # Also if it is not stored: partitions have this epoch from their purge on, and the next change stores it.
+    topic.document = document
+    for partition in store.partitions_of(stream_id, topic_id):
+        await partition.purge(epoch)
+    if not is_stored:
+        await write()
 
 
 async def remove_partitions(store: Store, stream_id: int, topic_id: int, count: int) -> None:

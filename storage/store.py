@@ -240,17 +240,19 @@ class Store:
             self.unavailable[opened.place] = opened.reason
             _log.error("%s is not served: %s", opened.place, opened.reason)
             return
-        self.partitions[opened.place] = Partition(
-            opened.place,
+        place = opened.place
+        self.partitions[place] = partition = Partition(
+            place,
             shard,
             opened.log,
             opened.offset_files,
             opened.offsets,
             opened.last_timestamp,
             opened.records,
-            self._settings_of(opened.place),
+            self._settings_of(place),
             self._shared,
         )
+        partition.epoch = self.streams[place.stream].topics[place.topic].document.epoch(place.partition)
 
     def shard(self, place: PartitionId) -> Shard:
         """The shard that owns a partition."""
@@ -469,9 +471,9 @@ class Store:
             self.serve(self.opener.open_new(place, shard), shard)
             self.streams[stream_id].topics[topic_id].partitions.append(partition_id)
 
-    async def purge_topic(self, stream_id: int, topic_id: int) -> None:
-        for partition in self.partitions_of(stream_id, topic_id):
-            await partition.purge()
+    @shielded
+    async def purge_topic(self, stream_id: int, topic_id: int, epoch: int | None = None) -> None:
+        await removal.purge_topic(self, stream_id, topic_id, epoch)
 
     @shielded
     async def write_group(self, stream_id: int, topic_id: int, document: GroupDocument) -> None:

@@ -283,6 +283,7 @@ def polled(answer: Answer) -> responses.Polled:
         int(headers[b"iggy-count"]),
         batches,
         next_offset=int(headers[b"iggy-next-offset"]),
+        epoch=int(headers.get(b"iggy-epoch", 0)),
     )
 
 

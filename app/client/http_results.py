@@ -86,6 +86,7 @@ def _partition(each: Any) -> responses.PartitionInfo:
         first_offset=each["first_offset"],
         next_offset=each["next_offset"],
         incarnation=each["context"]["incarnation"],
+        epoch=each.get("epoch", 0),
         disk_bytes=each["disk_bytes"],
         held_back=None if held_back is None else msgspec.convert(held_back, responses.HeldBack),
     )

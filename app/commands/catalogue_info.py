@@ -55,7 +55,8 @@ def _partitions(whole: Topic) -> list[responses.PartitionInfo]:
     infos = []
     for number, partition in enumerate(whole.partitions):
         if partition is None:
-            infos.append(responses.PartitionInfo(number, created_at, 0, 0, 0, 0, incarnation=whole.incarnation(number)))
+            incarnation, epoch = whole.incarnation(number), whole.document.epoch(number)
+            infos.append(responses.PartitionInfo(number, created_at, 0, 0, 0, 0, incarnation=incarnation, epoch=epoch))
             continue
         infos.append(
             responses.PartitionInfo(
@@ -69,6 +70,7 @@ def _partitions(whole: Topic) -> list[responses.PartitionInfo]:
                 next_offset=partition.readable,
                 classic_size_bytes=partition.message_bytes,
                 incarnation=whole.incarnation(number),
+                epoch=partition.epoch,
                 disk_bytes=partition.disk_bytes,
                 held_back=held_back(whole, partition),
             )

@@ -200,11 +200,16 @@ async def poll_messages(
         return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
     await partition.here()
-    start = await start_of(partition, request.strategy, partition.offset_of(*consumer), request.count)
-    if request.long_room is None:
-        found = await partition.read(start, request.count, request.room)
-    else:
-        found = await _read_held_or_long(partition, start, request, request.long_room)
+    while True:
+        epoch = partition.epoch
+        offsets.check_epoch(partition, request.epoch)
+        start = await start_of(partition, request.strategy, partition.offset_of(*consumer), request.count)
+        if request.long_room is None:
+            found = await partition.read(start, request.count, request.room)
+        else:
+            found = await _read_held_or_long(partition, start, request, request.long_room)
+        if partition.epoch == epoch:
+            break
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
@@ -216,6 +221,7 @@ async def poll_messages(
         found.messages,
         tuple(found.buffers),
         next_offset=found.next_offset,
+        epoch=epoch,
     )
 
 

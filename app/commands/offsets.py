@@ -87,6 +87,7 @@ async def store_offset(
             f"the group has committed beyond offset {request.offset}",
             about=(request.consumer.id,),
         )
+    check_epoch(partition, request.epoch)
     await partition.store_offset(*consumer, request.offset, metrics_name(request.consumer))
     if group is not None:
         group.record_commit(partition.place.partition, request.offset)
@@ -111,6 +112,16 @@ async def delete_offset(
 
 
 # ------------------------------------------------------------------------------------------------- for the poll handler
+
+
+def check_epoch(partition: Partition, known: int | None) -> None:
+    """Refuses an offset from before a purge, or of a topic that was deleted: now it is that of another message."""
+    if known is not None and known != partition.epoch:
+        raise CommandError(
+            Code.PARTITION_RECREATED,
+            f"partition {partition.place.partition} was purged or created again: its epoch is {partition.epoch}, not "
+            f"{known}; what it has now begins at offset {partition.first_offset}",
+        )
 
 
 def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:

@@ -266,6 +266,8 @@ class PollMessages(Request, frozen=True):
     """Bytes that the response may have, where the transport has a limit of its own."""
     long_room: int | None = None
     """Bytes that the response may have if the transport reads it while sending it; None: it cannot."""
+    epoch: int | None = None
+    """The epoch of the partition that the client knows; in another one, its offset would be that of another message."""
 
 
 class GetPartitionRoute(Request, frozen=True):
@@ -375,6 +377,8 @@ class StoreConsumerOffset(Request, frozen=True):
     topic: Identifier
     partition_id: int | None
     offset: int
+    epoch: int | None = None
+    """The epoch of the partition in which the client has read the message; None: any."""
 
 
 class DeleteConsumerOffset(Request, frozen=True):

@@ -45,6 +45,8 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     """As servers before 0.9 count: 64 bytes for each message, and its content."""
     incarnation: int = 0
     """A number that no other partition of this server ever has."""
+    epoch: int = 0
+    """A number that changes whenever the offsets of the partition start over; 0 if the connection does not tell."""
     disk_bytes: int = 0
     """What it occupies on the disk."""
     held_back: HeldBack | None = None
@@ -215,6 +217,8 @@ class Polled(msgspec.Struct, frozen=True):
     """False if this member of the group may not, or no longer, poll the partition."""
     next_offset: int = 0
     """Where a reader continues; not part of any wire format."""
+    epoch: int = 0
+    """The epoch of the partition when it was read; only HTTP reports it."""
 
 
 class PolledAt(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from whippet.app.commands import groups, requests, responses
+from whippet.app.commands import groups, requests, responses, topics
 from whippet.app.commands.catalogue_info import stream_details, stream_info
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -75,10 +75,9 @@ async def delete_stream(gateway: Gateway, session: Session, request: requests.De
 
 
 async def purge_stream(gateway: Gateway, session: Session, request: requests.PurgeStream, target: Target) -> None:
+    epoch = await gateway.unique_numbers.next()
     for topic in target.stream.topics:
-        await gateway.store.purge_topic(target.stream.id, topic.id)
-        groups.record_purge(topic)
-        gateway.forget_ids(topic.partitions)
+        await topics.purge(gateway, target.stream, topic, epoch)
 
 
 def _refuse_taken(gateway: Gateway, name: str) -> None:

@@ -110,9 +110,17 @@ async def delete_topic(gateway: Gateway, session: Session, request: requests.Del
 
 
 async def purge_topic(gateway: Gateway, session: Session, request: requests.PurgeTopic, target: Target) -> None:
-    await gateway.store.purge_topic(target.stream.id, target.topic.id)
-    groups.record_purge(target.topic)
-    gateway.forget_ids(target.topic.partitions)
+    await purge(gateway, target.stream, target.topic, await gateway.unique_numbers.next())
+
+
+async def purge(gateway: Gateway, stream: Stream, topic: Topic, epoch: int) -> None:
+    try:
+        await gateway.store.purge_topic(stream.id, topic.id, epoch)
+    finally:
+        # Some partitions may have been purged.
+        topic.document = gateway.store.streams[stream.id].topics[topic.id].document
+    groups.record_purge(topic)
+    gateway.forget_ids(topic.partitions)
 
 
 def check_partitions_count(gateway: Gateway, of_topic: int, more: int) -> None:

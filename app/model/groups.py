@@ -209,19 +209,17 @@ class Group:
             self._changed()
 
     def record_purge(self) -> None:
-        """All messages and offsets are gone: nothing has to be committed any more."""
+        """All messages and offsets are gone: nothing has to be committed any more. The generation rises, so that a
+        lease cannot commit what it polled before, which would skip messages that have arrived since."""
         for member in self._members.values():
             member.polling.clear()
             member.uncommitted.clear()
             member.source = None
-        moved = False
         for partition_id, holding in enumerate(self._holdings):
             holding.polled = None
             if holding.heir is not None:
                 self._move(partition_id, holding.heir)
-                moved = True
-        if moved:
-            self._changed()
+        self._changed()
 
     def reassign_overdue(self, promised_before: int) -> list[int]:
         """Moves partitions that were promised at or before a time, committed or not, and returns them."""

@@ -199,7 +199,7 @@ def test_offsets_and_times_select_the_same_rows(plain: Archived, spark: SparkSes
     start = moment.astimezone(UTC).isoformat()
     found = collect(spark, topic, plain.options(startingTimestamp=start))
     assert found == [row for row in plain.rows[topic] if row.timestamp >= moment]
-    first, last = json.dumps({topic: {"0": 1_215}}), json.dumps({topic: {"0": 4_321, "1": 0}})
+    first, last = json.dumps({topic: {"0": 1_215, "1": -2}}), json.dumps({topic: {"0": 4_321, "1": 0}})
     found = collect(spark, topic, plain.options(startingOffsets=first, endingOffsets=last))
     assert found == rows[1_215:4_321]
     never = plain.options(startingTimestamp="2100-01-01T00:00:00Z")

@@ -93,11 +93,11 @@ def test_existing_messages_are_read_in_batches_of_the_limit_and_then_new_ones(
         lake.send(topic, ["new"])
 
     run(follow(topic, maxOffsetsPerTrigger=400), while_others_send)
-    assert [len(batch) for batch in seen.batches] == [0, 400, 400, 200]
+    assert [len(batch) for batch in seen.batches] == [400, 400, 200]
     assert seen.values == there
     again = Seen()
     run(follow(topic), again)
-    assert again.values == ["new"] * 4
+    assert again.values == ["new"] * 3
 
 
 def test_latest_keeps_its_starting_point_even_if_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
@@ -142,19 +142,126 @@ def test_new_partitions_and_new_topics_are_read_from_the_start(follow: Follow, r
     assert seen.values == ["in a new partition", "in a new topic"]
 
 
-def test_a_topic_that_was_created_again_is_an_error_unless_data_loss_is_allowed(
+def test_a_purge_is_an_error_unless_data_loss_is_allowed_however_many_messages_came_after_it(
     follow: Follow, run: Run, lake: Lake
 ) -> None:
     topic = lake.topic()
-    lake.send(topic, ["a", "b", "c"])
+    lake.send(topic, ["a", "b"])
     run(follow(topic), Seen())
     lake.http.delete(f"{lake.path(topic)}/purge").raise_for_status()
-    lake.send(topic, ["x"])
-    with pytest.raises(Exception, match=r"checkpoint is ahead of the server .* was the topic created again"):
+    lake.send(topic, [f"N{n}" for n in range(5)])
+    with pytest.raises(Exception, match=r"purged or created again since the last batch, which ended at \{'0': 2\}"):
         run(follow(topic), Seen())
     seen = Seen()
-    run(follow(topic, failOnDataLoss=False), seen)
-    assert seen.values == ["x"]
+    run(follow(topic, failOnDataLoss=False, maxOffsetsPerTrigger=3), seen)
+    assert seen.batches == [["N0", "N1", "N2"], ["N3", "N4"]]
+
+
+def reader_of(lake: Lake, topic: str, **more: str) -> Any:
+    """What Spark creates on the driver."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from pyspark_whippet.options import decode  # noqa: PLC0415
+    from pyspark_whippet.stream_reader import TopicStreamReader  # noqa: PLC0415
+
+    options = {**lake.options, "subscribe": topic, "startingOffsets": "earliest", "pollIntervalMs": "0", **more}
+    return TopicStreamReader(decode(options, {}), StructType())
+
+
+def epoch_of(lake: Lake, topic: str) -> int:
+    return int(lake.details(topic)["partitions"][0]["epoch"])
+
+
+def read_all(reader: Any, splits: list[Any]) -> int:
+    from pyspark_whippet import gateway_reader  # noqa: PLC0415
+    from pyspark_whippet.session import session_of  # noqa: PLC0415
+
+    session = session_of(reader._settings.access)
+    return sum(len(each) for one in splits for each in gateway_reader.read_pages(session, reader._settings, one))
+
+
+@pytest.mark.parametrize("act", ["purge", "create again"])
+def test_a_purge_or_a_new_topic_is_noticed_wherever_it_comes(lake: Lake, act: str) -> None:
+    """Between two batches, between the plan of a batch and its tasks, and before a batch that is replayed; always with
+    more messages after it than had been read before."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+
+    from pyspark_whippet.errors import DataLossError  # noqa: PLC0415
+
+    def over() -> None:
+        if act == "purge":
+            lake.http.delete(f"{lake.path(topic)}/purge").raise_for_status()
+        else:
+            lake.http.delete(lake.path(topic)).raise_for_status()
+            stream, name = topic.split("/")
+            lake.http.post(f"/streams/{stream}/topics", json={"name": name, "partitions_count": 1}).raise_for_status()
+        lake.send(topic, [str(n) for n in range(5)])
+
+    topic = lake.topic()
+    lake.send(topic, ["a", "b"])
+    strict, lenient = reader_of(lake, topic), reader_of(lake, topic, failOnDataLoss="false")
+    start = strict.initialOffset()
+    assert start == {topic: {"0": 0}, "epochs": {topic: {"0": epoch_of(lake, topic)}}}
+    end = strict.latestOffset(start, ReadAllAvailable())
+    planned = strict.partitions(start, end)
+    assert read_all(strict, planned) == 2
+    over()
+    with pytest.raises(DataLossError, match=r"purged or created again since the last batch, which ended at \{'0': 2\}"):
+        strict.latestOffset(end, ReadAllAvailable())
+    # As when the batch is replayed after a restart.
+    for splits in (planned, reader_of(lake, topic).partitions(start, end)):
+        with pytest.raises(DataLossError, match=r"offset 0 is gone \(.* 409 .* was purged or created again: its epoch"):
+            read_all(strict, splits)
+        assert read_all(lenient, splits) == 0
+    now = lenient.latestOffset(end, ReadAllAvailable())
+    assert now == {topic: {"0": 5}, "epochs": {topic: {"0": epoch_of(lake, topic)}}}
+    assert [(each.start, each.end) for each in lenient.partitions(end, now)] == [(0, 5)]
+    assert lenient.latestOffset(now, ReadAllAvailable()) == now
+    # Checkpoints from before there were epochs are continued where they are.
+    assert lenient.latestOffset({topic: {"0": 2}}, ReadAllAvailable()) == now
+    assert [(each.start, each.end) for each in lenient.partitions({topic: {"0": 2}}, now)] == [(2, 5)]
+
+
+def test_the_first_batch_has_rows_and_its_replay_begins_where_it_began(lake: Lake) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    reader = reader_of(lake, topic, startingOffsets="latest")
+    start = reader.initialOffset()
+    lake.send(topic, ["one", "two", "three"])
+    end = reader.latestOffset(start, ReadMaxRows(2))
+    assert (end[topic], end["since"]) == ({"0": 3}, start)
+    assert [(each.start, each.end) for each in reader.partitions(start, end)] == [(1, 3)]
+    # Spark has stored the end, and asks for the start again after a restart.
+    again = reader_of(lake, topic, startingOffsets="latest")
+    assert again.initialOffset()[topic] == {"0": 4}
+    assert [(each.start, each.end) for each in again.partitions(again.initialOffset(), end)] == [(1, 3)]
+    later = again.latestOffset(end, ReadMaxRows(2))
+    assert "since" not in later
+    assert [(each.start, each.end) for each in again.partitions(end, later)] == [(3, 4)]
+
+
+def test_a_batch_waits_for_the_least_number_of_messages_or_for_the_longest_delay(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["first"])
+    reader = reader_of(lake, topic, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end[topic] == {"0": 1}
+    lake.send(topic, ["a", "b"])
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    monkeypatch.setattr(reader, "_last_batch_at", time.monotonic() - 3601)
+    end = reader.latestOffset(end, ReadAllAvailable())
+    assert end[topic] == {"0": 3}
+    lake.send(topic, ["c", "d", "e"])
+    assert reader.latestOffset(end, ReadAllAvailable())[topic] == {"0": 6}
+    lake.send(topic, ["f"])
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(end, ReadAllAvailable())[topic] == {"0": 7}
 
 
 def test_a_deleted_topic_is_an_error_unless_data_loss_is_allowed(follow: Follow, run: Run, lake: Lake) -> None:
@@ -226,9 +333,10 @@ def test_latest_never_starts_after_the_end_of_a_run(lake: Lake) -> None:
     reader.prepareForTriggerAvailableNow()
     lake.send(topic, ["meanwhile"])
     start = reader.initialOffset()
-    assert start == {topic: {"0": 2}}
-    for _ in range(2):
-        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert start[topic] == {"0": 2}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {**start, "since": start}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
 def test_mistakes_in_options_are_not_hidden_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
@@ -252,11 +360,11 @@ def test_an_idle_topic_is_polled_at_the_interval_and_causes_no_batches(
     frame = follow(topic, pollIntervalMs=100)
     query = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(seen).start()
     try:
-        until(lambda: len(seen.batches) == 2)
+        until(lambda: len(seen.batches) == 1)
         before, begun = looks(), time.monotonic()
         until(lambda: looks() >= before + 20)
         assert time.monotonic() - begun > 1.5
-        assert seen.batches == [[], ["only one"]]
+        assert seen.batches == [["only one"]]
     finally:
         query.stop()
 
@@ -274,6 +382,11 @@ def test_offsets_are_stored_for_the_named_consumer(follow: Follow, run: Run, lak
     query: dict[str, str | int] = {"consumer_id": "spark-job", "partition_id": 0}
     stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
     assert stored["stored_offset"] == 29
+    reader = reader_of(lake, topic, groupIdPrefix="jobs")
+    reader.latestOffset({topic: {"0": 12}}, reader.getDefaultReadLimit())
+    (name,) = set(re.findall(r'consumer="(jobs-[0-9a-f]{8})"', lake.http.get("/metrics").text))
+    stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params={**query, "consumer_id": name}).json()
+    assert stored["stored_offset"] == 11
 
 
 def test_a_failure_to_store_offsets_is_logged_occasionally_not_at_every_poll(
@@ -290,7 +403,7 @@ def test_a_failure_to_store_offsets_is_logged_occasionally_not_at_every_poll(
     asked = decode({**lake.options, "subscribe": topic, "consumerName": "x" * 300}, {})
     reader = stream_reader.TopicStreamReader(asked, StructType())
     for _ in range(5):
-        assert reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable()) == {topic: {"0": 1}}
+        assert reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable())[topic] == {"0": 1}
     assert caplog.text.count("could not store the offset") == 1
     monkeypatch.setattr(reader, "_store_at", 0.0)
     reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable())
@@ -381,7 +494,7 @@ def test_progress_reports_have_the_end_and_the_latest_offsets(follow: Follow, ru
     progress = query.lastProgress
     assert progress is not None
     source = progress["sources"][0]
-    assert _offsets(source["endOffset"]) == _offsets(source["latestOffset"]) == {topic: {"0": 2}}
+    assert _offsets(source["endOffset"])[topic] == _offsets(source["latestOffset"])[topic] == {"0": 2}
 
 
 def _offsets(said: Any) -> Any:
@@ -413,8 +526,8 @@ def test_the_listener_and_the_server_report_the_same_lag(
     finally:
         spark.streams.removeListener(listener)
     listened = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
-    assert listened == [(10, 30, 20.0), (7, 21, 14.0), (4, 12, 8.0)]
+    assert listened == [(7, 21, 14.0), (4, 12, 8.0), (1, 3, 2.0)]
     assert found[1].numInputRows == 12
     text = lake.http.get("/metrics").raise_for_status().text
     lags = re.findall(rf'whippet_consumer_lag{{consumer="lagging",.*stream="{topic.split("/")[0]}".*}} (\d+)', text)
-    assert sorted(map(int, lags)) == [4, 12]
+    assert sorted(map(int, lags)) == [1, 3]

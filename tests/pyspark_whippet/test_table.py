@@ -112,7 +112,12 @@ def test_offsets_and_times_select_where_to_start_and_end(load: Load, lake: Lake)
     ]
     assert "later" not in texts(load(topic, endingTimestamp=instant.isoformat()))
     with pytest.raises(Exception, match="partition 0: 9 is after the end of the log, which is 3"):
-        load(topic, endingOffsets=f'{{"{topic}": {{"0": 9}}}}').collect()
+        load(topic, endingOffsets=f'{{"{topic}": {{"0": 9, "1": -1}}}}').collect()
+    # As Kafka's source does, instead of choosing something for the others.
+    with pytest.raises(Exception, match=r"'startingOffsets': name all partitions; .* has \[1\], too \(-2 is earliest"):
+        load(topic, startingOffsets=f'{{"{topic}": {{"0": 1}}}}').collect()
+    with pytest.raises(Exception, match=r"'endingOffsetsByTimestamp': name all partitions; .* has \[0\], too"):
+        load(topic, endingOffsetsByTimestamp=f'{{"{topic}": {{"1": 1}}}}').collect()
 
 
 def test_several_topics_can_be_named_or_matched_by_a_pattern(load: Load, lake: Lake) -> None:
@@ -186,7 +191,8 @@ def test_a_mistake_is_one_sentence_that_says_what_to_do(load: Load, lake: Lake) 
         ({"startingOffset": "earliest"}, "option 'startingoffset' is unknown; did you mean 'startingOffsets'"),
         ({"pageSize": "many"}, "option 'pageSize': 'many': an integer of at least 1 is needed"),
         ({"batchSize": "5"}, "option 'batchSize' is for writing, and this reads"),
-        ({"maxTriggerDelay": "5m"}, "option 'maxTriggerDelay' is not supported yet"),
+        ({"maxBytesPerTrigger": "5m"}, "option 'maxBytesPerTrigger' is not supported yet"),
+        ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay': 'soon': a duration is needed, such as 90s, 15m or 1h"),
         ({"kafka.bootstrap.servers": "h:9092"}, "'kafka.bootstrap.servers' belongs to Kafka's source; use 'url'"),
         ({"startingOffsets": "latest"}, "'latest' reads nothing from a table"),
         ({"startingOffsets": f'{{"{topic}": {{"0": -1}}}}'}, "'latest' reads nothing from a table"),

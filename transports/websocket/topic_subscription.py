@@ -26,7 +26,7 @@ from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, St
 from whippet.app.shared_feeds import Cursor, Piece, SharedFeed
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
-from whippet.transports.http.forms.events import event_id, parse_cursor, resume_position
+from whippet.transports.http.forms.events import Place, event_id, parse_cursor, resume_position
 from whippet.transports.http.forms.field_types import U32, U64, check_u64
 from whippet.transports.http.handlers.tails import PARTITIONS_MAX
 from whippet.transports.reservations import POLL_BYTES_MIN
@@ -93,6 +93,7 @@ class TopicSubscription(Subscription):
         self._numbers = tuple([partition.place.partition for partition in followed.partitions])
         self._position = followed.start
         """Where the client is."""
+        self._epochs = tuple([partition.epoch for partition in followed.partitions])
         self._selector = None if wanted.filter is None else wanted.filter.selector
         self._form = "channel", self._selector is not None
         self._skipped: dict[int, int] = {}
@@ -105,7 +106,7 @@ class TopicSubscription(Subscription):
         self._head = b'{"sub":%d,"messages":[' % number
 
     def resume_point(self) -> Mapping[str, Any]:
-        return {"cursor": event_id(self._numbers, self._position).decode()}
+        return {"cursor": event_id(self._numbers, self._position, self._epochs).decode()}
 
     def on_end(self) -> None:
         feed, self._feed = self._feed, None
@@ -115,7 +116,7 @@ class TopicSubscription(Subscription):
     async def push_messages(self) -> None:
         encode = encoder(self._numbers, is_indexed=self._selector is not None)
         feed = self._feed = self.channel.api.tails.feeds.join(self._form, self._followed.partitions, encode)
-        cursor = feed.cursor(self._position)
+        cursor = feed.cursor(self._position, self._epochs)
         while True:
             has_waited = await self.wait_for_credit()
             has_waited = await self._wait_for_rate() or has_waited
@@ -176,10 +177,11 @@ class TopicSubscription(Subscription):
             for _, i, next_offset in islice(content.cuts, done):
                 reached[i] = next_offset
             position = cursor.position = tuple(reached)
+        self._epochs = cursor.epochs
         if not count:
             self._position = position
             return 0
-        cursor_text = event_id(self._numbers, position)
+        cursor_text = event_id(self._numbers, position, self._epochs)
         tail = b'],"cursor":"%b"}' % cursor_text
         if self._skipped:
             skipped = _encode({str(self._numbers[i]): missing for i, missing in self._skipped.items()})
@@ -226,7 +228,7 @@ async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubs
     if wanted.cursor is not UNSET:
         followed = _resumed(followed, parse_cursor(wanted.cursor), "cursor")
     elif wanted.offsets is not UNSET:
-        named = {int(number): at for number, at in wanted.offsets.items() if _is_number(number)}
+        named = {int(number): Place(at, None) for number, at in wanted.offsets.items() if _is_number(number)}
         followed = _resumed(followed, named if named and len(named) == len(wanted.offsets) else None, "offsets")
     return TopicSubscription(channel, number, wanted, followed)
 
@@ -266,7 +268,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
-def _resumed(followed: ReadPositions, known: Mapping[int, int] | None, field: str) -> ReadPositions:
+def _resumed(followed: ReadPositions, known: Mapping[int, Place] | None, field: str) -> ReadPositions:
     """A partition without a known offset was created since, and is read from its start."""
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):

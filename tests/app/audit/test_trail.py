@@ -59,6 +59,7 @@ async def test_every_change_says_who_from_where_what_before_and_after(tmp_path: 
             ("update_topic", "topic", "s/t"),
             ("create_partitions", "partitions", "s/u"),
             ("create_consumer_group", "consumer_group", "s/u/g"),
+            ("purge_topic", "topic", "s/u"),
             ("delete_stream", "stream", "s"),
         ]
         assert changes[0][1]["before"] is None
@@ -69,7 +70,8 @@ async def test_every_change_says_who_from_where_what_before_and_after(tmp_path: 
             "options": {"message_expiry": 5_000_000},
         }
         assert (changes[3][1]["before"], changes[3][1]["after"]) == ({"partitions_count": 1}, {"partitions_count": 3})
-        assert changes[5][1]["after"] is None
+        assert changes[5][1]["before"].keys() == {"epochs"}
+        assert changes[6][1]["after"] is None
         numbers = [entry["number"] for entry in await log.all_entries()]
         assert numbers == list(range(1, len(numbers) + 1))
 

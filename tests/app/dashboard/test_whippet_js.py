@@ -160,7 +160,8 @@ def test_messages_of_a_topic_arrive_one_by_one_with_exact_numbers(page: Page, se
       await subscription.return()
       return { id: value.header.id, offset: value.header.offset, cursor, after: await subscription.next() }
     }""")
-    assert found == {"id": str(big), "offset": 0, "cursor": "0:1", "after": {"done": True, "value": None}}
+    assert found.pop("cursor").startswith("0:1:")
+    assert found == {"id": str(big), "offset": 0, "after": {"done": True, "value": None}}
 
 
 def test_leaving_the_loop_ends_the_subscription(page: Page, server: Server) -> None:

@@ -120,6 +120,7 @@ async def test_a_topic_has_the_fields_of_both_generations_and_resolved_limits(tm
         options = made.pop("options")
         (incarnation,) = {each.pop("context")["incarnation"] for each in made["partitions"]}
         assert incarnation > 0
+        assert {each.pop("epoch") for each in made["partitions"]} == {incarnation}
         partition = {"created_at": world.clock(), "segments_count": 1, "current_offset": 0, "size": "0 B"}
         partition |= {"disk_bytes": 0, "held_back": None}
         assert made == {

@@ -239,6 +239,19 @@ async def test_a_poll_waits_for_a_distant_offset(tmp_path: Path) -> None:
         assert found["messages"][0]["header"]["offset"] == 3
 
 
+async def test_a_poll_with_an_epoch_that_waits_during_a_purge_is_refused(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        link = await world.link()
+        epoch = (await link.ask(world.request("GET", MESSAGES))).headers["iggy-epoch"]
+        _, requested = await waiting_poll(world, f"value=1&epoch={epoch}&wait=30s")
+        root = await world.world.root()
+        await root.execute(requests.PurgeTopic("s", "t"))
+        await send_one(world)
+        await send_one(world)
+        refused = await requested
+        assert (refused.status, refused.json()["code"]) == (409, "partition_recreated")
+
+
 async def test_a_poll_that_times_out_returns_no_messages(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         link = await world.link()

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from tests.storage.support.world import partition_in
+from tests.transports.support.cursors import places
 from tests.transports.websocket.support.browsing import Browser, root, sending, with_topic
 from tests.transports.websocket.support.talking import Talking, talking
 from whippet.app.shared_feeds import SharedFeed, SharedFeeds
@@ -253,7 +254,7 @@ async def test_nothing_of_a_filter_remains_after_its_subscription(tmp_path: Path
         assert await browser.offsets(subs["b"], 1) == [(0, 1)]
         # The feed was created for the first of them.
         ended = await browser.ask("unsubscribe", sub=subs["a"])
-        assert ended["cursor"] == "0:2"
+        assert places(ended["cursor"]) == "0:2"
         later = await filtering(world, browser, ["d"])
         await sent(sender, "d", "a", "c")
         assert await browser.offsets(later["d"], 1) == [(0, 2)]

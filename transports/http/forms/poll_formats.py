@@ -6,7 +6,8 @@
     text/plain                    one payload per line; a payload with line breaks takes several lines
     application/octet-stream      the payload of one message; needs `count=1`
 
-`Iggy-Count` is the number of messages, and `Iggy-Next-Offset` where the next poll starts, in every format.
+`Iggy-Count` is the number of messages, `Iggy-Next-Offset` where the next poll starts, and `Iggy-Epoch` the epoch in
+which these offsets are valid, in every format.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ async def encode_response(call: Call, form: str, polled: responses.Polled) -> Ht
         (b"iggy-count", b"%d" % polled.messages_count),
         (b"iggy-current-offset", b"%d" % polled.current_offset),
         (b"iggy-next-offset", b"%d" % polled.next_offset),
+        (b"iggy-epoch", b"%d" % polled.epoch),
     ]
     return await compress(HttpResponse(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
 

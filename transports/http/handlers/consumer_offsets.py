@@ -65,9 +65,11 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
     consumer_kind: OwnerWord = "consumer"
     context: Context | None = None
     """The context of the partition that the client knows."""
+    epoch: U64 | None = None
+    """The epoch of the partition in which the message was read. In another one the offset is refused with 409."""
 
     def __post_init__(self) -> None:
-        check_u64(self.offset)
+        check_u64(self.offset, self.epoch)
 
 
 async def get_offset(call: Call) -> ConsumerOffset | None:
@@ -98,7 +100,12 @@ async def store_offset(call: Call) -> None:
     body: NewOffset = call.body
     given = 1 if body.consumer_id is None else body.consumer_id
     request = requests.StoreConsumerOffset(
-        _consumer(body.consumer_kind, given), call.stream, call.topic, body.partition_id or 0, body.offset
+        _consumer(body.consumer_kind, given),
+        call.stream,
+        call.topic,
+        body.partition_id or 0,
+        body.offset,
+        epoch=body.epoch,
     )
     partition_context.check(call, request, body.context)
     await call.execute(request)

@@ -53,6 +53,8 @@ class LeasedMessages(msgspec.Struct, frozen=True):
     partition_id: int | None
     """Null if the lease has no partition to poll."""
     current_offset: int
+    epoch: int
+    """The epoch of the partition, in which these offsets are valid; 0 without a partition."""
     count: int
     messages: list[PolledMessage]
     generation: int
@@ -80,9 +82,11 @@ class LeaseCommit(msgspec.Struct, frozen=True):
     partition_id: U32
     offset: U64
     """The offset of the last processed message."""
+    epoch: U64 | None = None
+    """The epoch of the poll with that message. After a purge the offset is refused with 409."""
 
     def __post_init__(self) -> None:
-        check_u64(self.generation, self.offset)
+        check_u64(self.generation, self.offset, self.epoch)
 
 
 # ------------------------------------------------------------------------------------------------ routes
@@ -139,6 +143,7 @@ async def poll_with_lease(call: Call) -> LeasedMessages | HttpResponse:
         return LeasedMessages(
             polled.partition_id if polled is not None and polled.owned else None,
             polled.current_offset if polled is not None else 0,
+            polled.epoch if polled is not None else 0,
             len(messages),
             messages,
             found.generation,
@@ -163,7 +168,9 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
         await _ask(
             call,
             lease,
-            requests.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
+            requests.StoreConsumerOffset(
+                _group(call), call.stream, call.topic, body.partition_id, body.offset, epoch=body.epoch
+            ),
         )
         return _details(call, lease, await _assignment(call, lease))
 

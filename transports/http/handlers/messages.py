@@ -131,6 +131,9 @@ class PollQuery(StartQuery, frozen=True):
     consumer_id: Name = "1"
     wait: Period = ""
     """How long to wait for messages if there are none, such as `20s`; then the response is empty."""
+    epoch: U64 | UnsetType = UNSET
+    """The `Iggy-Epoch` of the response with the offset to continue from. If the topic was purged or created again
+    since, the response is 409 and not messages that do not continue it."""
 
 
 def check_start(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
@@ -308,6 +311,7 @@ async def poll_messages(call: Call) -> HttpResponse:
         # A HEAD request reads no messages.
         query.auto_commit == "true" and not call.is_head,
         answer_bytes * 3 // 4 if is_json else answer_bytes,
+        epoch=None if query.epoch is UNSET else query.epoch,
     )
     seconds = long_polls.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
     polled = await (long_polls.poll(call, request, seconds) if seconds and not call.is_head else call.poll(request))

@@ -130,7 +130,7 @@ async def _follow(call: Call, query: SearchQuery) -> requests.FollowMessages:
     return requests.FollowMessages(call.stream, call.topic, number)
 
 
-def _known(query: SearchQuery, positions: ReadPositions) -> Mapping[int, int] | None:
+def _known(query: SearchQuery, positions: ReadPositions) -> Mapping[int, events.Place] | None:
     if query.cursor is UNSET:
         return None
     known = events.parse_cursor(query.cursor)
@@ -143,11 +143,12 @@ def _known(query: SearchQuery, positions: ReadPositions) -> Mapping[int, int] | 
 class _Stretch:
     """What is left to examine of a partition: the offsets from `low` up to, and not including, `high`."""
 
-    __slots__ = ("high", "low", "number", "partition")
+    __slots__ = ("epoch", "high", "low", "number", "partition")
 
     def __init__(self, partition: Partition, low: int, high: int) -> None:
         self.partition = partition
         self.number = partition.place.partition
+        self.epoch = partition.epoch
         self.low = low
         self.high = high
 
@@ -171,7 +172,7 @@ class Search:
         self._examined = self._examined_bytes = 0
         self._reached: int | None = None
 
-    async def begin(self, known: Mapping[int, int] | None) -> None:
+    async def begin(self, known: Mapping[int, events.Place] | None) -> None:
         """Finds what is left, in the partitions that a cursor names, or in all."""
         query = self._query
         for partition in self._partitions:
@@ -183,10 +184,10 @@ class Search:
             high = partition.readable
             if query.until < U64_MAX:
                 high = min(await partition.offset_at(query.until + 1), high)
-            if known is not None and self._is_newest_first:
-                high = min(high, known[number])
-            elif known is not None:
-                low = max(low, known[number])
+            at = None if known is None else known[number]
+            if at is not None and at.epoch in (None, partition.epoch):
+                # Otherwise it was purged or created again, and is examined as a whole.
+                low, high = (low, min(high, at.offset)) if self._is_newest_first else (max(low, at.offset), high)
             self._stretches.append(_Stretch(partition, low, high))
 
     async def run(self) -> None:
@@ -234,13 +235,14 @@ class Search:
     def result(self) -> SearchResult:
         left = [each for each in self._stretches if each.left]
         ends = [each.high if self._is_newest_first else each.low for each in left]
+        cursor = events.event_id([each.number for each in left], ends, [each.epoch for each in left])
         return SearchResult(
             matches=self._matches,
             examined=self._examined,
             examined_bytes=self._examined_bytes,
             remaining=sum(each.left for each in left),
             reached=self._reached,
-            cursor=events.event_id([each.number for each in left], ends).decode() if left else None,
+            cursor=cursor.decode() if left else None,
         )
 
 

@@ -61,6 +61,8 @@ class Partition(msgspec.Struct, frozen=True):
     next_offset: int
     context: Context
     """For clients since 0.12."""
+    epoch: int
+    """A number that changes whenever offsets start over: a purge and a new topic have another one."""
     disk_bytes: int
     """What the partition occupies on the disk; `size` is that of its messages."""
     held_back: HeldBack | None
@@ -269,6 +271,7 @@ def _partition(info: responses.PartitionInfo) -> Partition:
         info.first_offset,
         info.next_offset,
         Context(info.incarnation, NO_OWNER, info.incarnation),
+        info.epoch,
         info.disk_bytes,
         None if info.held_back is None else msgspec.convert(info.held_back, HeldBack, from_attributes=True),
     )

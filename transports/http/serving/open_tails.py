@@ -67,6 +67,7 @@ class Tail:
         self._numbers = tuple([partition.place.partition for partition in followed.partitions])
         self._position = followed.start
         """Where the client is once it has read everything that was written."""
+        self._epochs = tuple([partition.epoch for partition in followed.partitions])
         self._is_disconnected = False
         self._ending: tuple[str, str] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -83,7 +84,9 @@ class Tail:
         call.api.gateway.sessions.add(call.session)
         try:
             await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": list(HEADERS)})
-            await self._write(writer, b"retry: %d\nid: %b\n\n" % (RETRY_MS, event_id(self._numbers, self._position)))
+            await self._write(
+                writer, b"retry: %d\nid: %b\n\n" % (RETRY_MS, event_id(self._numbers, self._position, self._epochs))
+            )
             if call.api.draining.done():
                 self.drain()
             await self._go_on(writer)
@@ -105,16 +108,16 @@ class Tail:
             await self._send_end(writer, send)
 
     async def _go_on(self, writer: TailWriter) -> None:
-        encode = event_encoder(self._form, self._numbers, is_framed=writer.is_framed)
+        encode = event_encoder(self._form, self._followed.partitions, is_framed=writer.is_framed)
         name = self._form, writer.is_framed
         feed = self._tails.feeds.join(name, self._followed.partitions, encode)
         try:
-            cursor = feed.cursor(self._position)
+            cursor = feed.cursor(self._position, self._epochs)
             while True:
                 if feed.has_more(cursor):
                     await self.call.response_reservation().reserve(POLL_BYTES_MIN)
                 piece = await feed.next_piece(cursor)
-                self._advance(piece)
+                self._advance(cursor, piece)
                 self._hold(len(piece.content))
                 await writer.write(piece.content)
                 self._hold(writer.unsent_bytes)
@@ -128,7 +131,7 @@ class Tail:
         push, advance = writer.push, self._advance
 
         def take(piece: Piece[bytes]) -> int | None:
-            advance(piece)
+            advance(cursor, piece)
             return len(piece.content) if push(piece.content) else None
 
         await feed.follow(cursor, take)
@@ -139,8 +142,8 @@ class Tail:
         if size > FREE_BYTES or self.call.reservation is not None:
             self.call.response_reservation().hold(size)
 
-    def _advance(self, piece: Piece[bytes]) -> None:
-        self._position = piece.position
+    def _advance(self, cursor: Cursor, piece: Piece[bytes]) -> None:
+        self._position, self._epochs = piece.position, cursor.epochs
         self._written += len(piece.content)
 
     async def _watch(self) -> None:
@@ -157,7 +160,7 @@ class Tail:
     async def _send_end(self, writer: TailWriter, send: Send) -> None:
         code, reason = self._ending or ("error", "")
         offsets = {number: at - 1 if at else None for number, at in zip(self._numbers, self._position, strict=True)}
-        last = event_id(self._numbers, self._position)
+        last = event_id(self._numbers, self._position, self._epochs)
         data = msgspec.json.encode({"code": code, "reason": reason, "cursor": last.decode(), "last_offsets": offsets})
         event = b"id: %b\nevent: end\ndata: %b\n\n" % (last, data)
         await send({"type": "http.response.body", "body": event, "more_body": False})
