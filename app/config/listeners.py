@@ -105,8 +105,9 @@ class HttpMetrics(Section, frozen=True):
     """Serve metrics only to requests with an access token or a personal access token, of any user; otherwise to anybody
     who can reach the port."""
     series: Annotated[int, integer(0)] = 10_000
-    """Number of series about single consumer groups, consumers and their partitions, so that a large catalogue does not
-    make the response too long; above it some are left out, and another series counts them."""
+    """Number of series about single consumer groups, consumers and their partitions, and as many about topics, so that
+    a large catalogue does not make the response too long; above it some are left out, and another series counts
+    them."""
 
 
 class HttpLeases(Section, frozen=True):

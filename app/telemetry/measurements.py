@@ -60,7 +60,13 @@ class Measurements:
         self.refusals: Counter[tuple[str, str]] = Counter()
         """Keyed by the names of the command and of the error."""
         self.http_requests = 0
-        """All requests on the HTTP port that could be parsed, whatever the response."""
+        """All requests on the HTTP port that could be parsed, whatever the response, except those below."""
+        self.http_sends_at_once = 0
+        """Single messages that were sent by a repeated head."""
+        self.http_sends_refused = 0
+        """Those of them that were refused after all."""
+        self.http_responses = [0] * 6
+        """Indexed by the first digit of the status; without the successful ones of those sends."""
         self.messages_sent = self.bytes_sent = 0
         """Received from producers and appended."""
         self.messages_polled = 0

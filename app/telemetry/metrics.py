@@ -7,6 +7,7 @@ and partitions, is limited by the configuration, and the number of omitted ones 
 
 from __future__ import annotations
 
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from whippet.app.commands.catalogue_info import held_back
 from whippet.app.commands.registry import BY_REQUEST
 from whippet.app.model.sessions import Transport
 from whippet.app.telemetry.measurements import BOUNDS, Histogram
+from whippet.app.version import IGGY_VERSION, version
 from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
+
+SERIES_PER_TOPIC = 3
+SUCCESS = 2
+"""The first digit of the status of a success."""
 
 Labels = tuple[str, ...]
 Values = list[tuple[Labels, float]]
@@ -68,13 +74,19 @@ class Timings(NamedTuple):
         return family
 
 
-_BOUNDS = (*map(str, BOUNDS), "+Inf")
+EXPORTED_BOUNDS = (0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+"""Fewer than are measured: each costs a line for every command and transport."""
+_BOUNDS = (*map(str, EXPORTED_BOUNDS), "+Inf")
+_ENDS = (*(BOUNDS.index(bound) + 1 for bound in EXPORTED_BOUNDS), len(BOUNDS) + 1)
 Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
     parts = (
         _of_iggy,
+        _build,
+        _http,
+        _topics,
         _commands,
         _storage,
         _deduplication,
@@ -129,13 +141,52 @@ def _counter(name: str, sentence: str, value: float) -> Series:
     return Series(name, sentence, [((), value)], counts=True)
 
 
+def _build(gateway: Gateway) -> Iterator[Series]:
+    labels = ("version", "iggy_version", "python_version")
+    values: Values = [((version(), IGGY_VERSION, platform.python_version()), 1)]
+    yield Series("whippet_build_info", "The versions of this server.", values, labels)
+
+
+def _http(gateway: Gateway) -> Iterator[Series]:
+    measurements = gateway.measurements
+    sends = measurements.http_sends_at_once - measurements.http_sends_refused
+    values: Values = [
+        ((f"{digit}xx",), count + (sends if digit == SUCCESS else 0))
+        for digit, count in enumerate(measurements.http_responses)
+        if digit
+    ]
+    yield Series("whippet_http_responses", "Responses over HTTP, by class of status.", values, ("status",), counts=True)
+
+
+def _topics(gateway: Gateway) -> Iterator[Series]:
+    """Not all topics if there are very many; `whippet_topic_series_left_out` counts the omitted series."""
+    budget = _SeriesBudget(gateway.config.http.metrics.series)
+    appended: Values = []
+    sizes: Values = []
+    kept: Values = []
+    for stream in gateway.streams:
+        for topic in stream.topics:
+            if budget.takes(SERIES_PER_TOPIC):
+                place, served = (stream.name, topic.name), topic.served
+                appended.append((place, sum(partition.appended for partition in served)))
+                sizes.append((place, sum(partition.size_bytes for partition in served)))
+                kept.append((place, sum(partition.messages_count for partition in served)))
+    labels = ("stream", "topic")
+    sentence = "Messages that were ever appended to a topic; a purge begins anew."
+    yield Series("whippet_topic_appended_messages", sentence, appended, labels, counts=True)
+    yield Series("whippet_topic_bytes", "Bytes of the batches of a topic, as clients get them.", sizes, labels)
+    yield Series("whippet_topic_messages", "Messages that a topic has.", kept, labels)
+    yield _gauge("whippet_topic_series_left_out", "Series about topics that were omitted.", budget.left_out)
+
+
 def _of_iggy(gateway: Gateway) -> Iterator[Series]:
     """The eight of Iggy's server, in its words, then those of its founding documents."""
     measurements = gateway.measurements
     topics = [topic for stream in gateway.streams for topic in stream.topics]
     partitions = [partition for topic in topics for partition in topic.served]
     segments = sum(partition.segments_count for partition in partitions)
-    yield _counter("http_requests", "total count of http_requests.", measurements.http_requests)
+    at_once = measurements.http_sends_at_once
+    yield _counter("http_requests", "total count of http_requests.", measurements.http_requests + at_once)
     for name, value in (
         ("streams", len(gateway.streams)),
         ("topics", len(topics)),
@@ -185,7 +236,9 @@ def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
 
 
 def _copied(histogram: Histogram) -> tuple[list[int], float]:
-    return histogram.counts.copy(), histogram.seconds
+    counts = histogram.counts.copy()
+    merged = [sum(counts[start:end]) for start, end in zip((0, *_ENDS), _ENDS, strict=False)]
+    return merged, histogram.seconds
 
 
 def _storage(gateway: Gateway) -> Iterator[Series | Timings]:

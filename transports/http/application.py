@@ -73,6 +73,7 @@ class Application:
         except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
             _log.exception("%s %s failed because of a defect", scope.get("method"), scope.get("path"))
             response = bug_response()
+        self._measured.http_responses[response.status // 100] += 1
         await send_response(response, scope, send)
 
 

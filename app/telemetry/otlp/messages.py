@@ -14,8 +14,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from whippet.app.telemetry.measurements import BOUNDS
-from whippet.app.telemetry.metrics import Sampled, Series, Timings
+from whippet.app.telemetry.metrics import EXPORTED_BOUNDS, Sampled, Series, Timings
 from whippet.app.telemetry.otlp.records import Attributes, LogLine, Span
 
 SEVERITIES = {
@@ -68,7 +67,7 @@ class Messages:
                     count=sum(counts),
                     sum=seconds,
                     bucket_counts=counts,
-                    explicit_bounds=BOUNDS,
+                    explicit_bounds=EXPORTED_BOUNDS,
                 )
             return metric
         if each.counts:

@@ -22,7 +22,9 @@ from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config import ConfigError
 from whippet.app.config.keys import KEYS
 from whippet.app.config.listeners import Http, HttpLimits, HttpMetrics
+from whippet.app.model.sessions import Transport
 from whippet.app.telemetry import metrics as telemetry
+from whippet.app.version import IGGY_VERSION, version
 from whippet.transports.http.handlers import metrics
 
 IGGY = ("streams", "topics", "partitions", "segments", "messages", "users", "clients")
@@ -262,3 +264,52 @@ async def test_the_audit_log_is_measured_while_there_is_one(tmp_path: Path) -> N
             assert [found[name] for name in names] == [3, 0, 0]
         finally:
             await gateway.audit.stop()
+
+
+async def test_responses_are_counted_by_the_class_of_their_status(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        await make_group(await world.world.root())
+        before = await scrape(world.stranger)
+        await send(world, b"a")
+        assert (await world.root.ask("GET", "/streams/none")).status_code == 404
+        assert (await world.root.ask("GET", "/nowhere")).status_code == 404
+        assert (await world.stranger.ask("GET", "/streams")).status_code == 401
+        after = await scrape(world.stranger)
+        name = "whippet_http_responses_total"
+        # The first scrape counts after its own response was rendered.
+        assert after[f"{name} 2xx"] == before[f"{name} 2xx"] + 2
+        assert after[f"{name} 4xx"] == before[f"{name} 4xx"] + 3
+        assert after[f"{name} 5xx"] == 0
+        measured = world.world.gateway.measurements
+        measured.http_sends_at_once, measured.http_sends_refused = 5, 2
+        assert (await scrape(world.stranger))[f"{name} 2xx"] == after[f"{name} 2xx"] + 1 + 3
+
+
+async def test_topics_have_their_rates_and_sizes_within_a_limit(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        await make_group(await world.world.root())
+        await send(world, b"a", b"b")
+        found = await scrape(world.stranger)
+        assert found["whippet_topic_appended_messages_total s t"] == 2
+        assert found["whippet_topic_messages s t"] == 2
+        assert found["whippet_topic_bytes s t"] > 0
+        assert found["whippet_topic_series_left_out"] == 0
+    async with calling(tmp_path, Http(metrics=HttpMetrics(series=2))) as world:
+        found = await scrape(world.stranger)
+        assert found["whippet_topic_series_left_out"] == 3
+        assert "whippet_topic_bytes s t" not in found
+
+
+async def test_the_versions_are_visible_and_histograms_have_few_buckets(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        text = (await world.stranger.ask("GET", "/metrics")).text
+        line = next(line for line in text.splitlines() if line.startswith("whippet_build_info{"))
+        assert f'iggy_version="{IGGY_VERSION}"' in line
+        assert f',version="{version()}"}} 1' in line
+        world.world.gateway.measurements.commands[requests.Ping][Transport.TCP].add(0.002)
+        found = await scrape(world.stranger)
+        bucket = "whippet_command_seconds_bucket"
+        counts = {name.split()[-2]: value for name, value in found.items() if name.startswith(f"{bucket} ping ")}
+        assert len(counts) == 9
+        assert (counts["0.001"], counts["0.005"], counts["+Inf"]) == (0, 1, 1)
+        assert found["whippet_command_seconds_sum ping tcp"] == 0.002

@@ -26,6 +26,7 @@ from whippet.transports.http.serving import authentication
 
 if TYPE_CHECKING:
     from whippet.app.model.route import Route
+    from whippet.app.telemetry.measurements import Measurements
     from whippet.transports.http.api import Api
     from whippet.transports.http.serving.exchange import Exchange
 
@@ -61,11 +62,12 @@ class SingleSends:
             return True
         if sending is None:
             return False
-        self._api.gateway.measurements.http_requests += 1
+        measurements = self._api.gateway.measurements
+        measurements.http_sends_at_once += 1
         if sending.is_done:
-            _end(exchange, sending, sending.refused)
+            _end(exchange, sending, measurements, sending.refused)
         else:
-            sending.on_done = partial(_end, exchange, sending)
+            sending.on_done = partial(_end, exchange, sending, measurements)
         return True
 
     def _begin(self, exchange: Exchange, body: bytes) -> Sending | None:
@@ -90,10 +92,15 @@ class SingleSends:
         return sending
 
 
-def _end(exchange: Exchange, sending: Sending, refused: CommandError | None) -> None:
+def _end(exchange: Exchange, sending: Sending, measurements: Measurements, refused: CommandError | None) -> None:
     """Called in the middle of the work of a partition, so nothing may be raised."""
     try:
-        response = messages.confirmation(sending.sent) if refused is None else command_error_response(refused)
+        if refused is None:
+            response = messages.confirmation(sending.sent)
+        else:
+            response = command_error_response(refused)
+            measurements.http_responses[response.status // 100] += 1
+            measurements.http_sends_refused += 1
         exchange.answer(response.status, response.headers, response.body)
     except Exception:  # noqa: BLE001 -- it must not reach those that wait for the same partition
         _log.exception("%s: closed, because a response could not be sent", exchange.peer)

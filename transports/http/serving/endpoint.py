@@ -82,8 +82,10 @@ class Endpoint:
                 _log.exception("%s: %s failed because of a defect", peer(scope), self.operation.name)
                 response = bug_response()
             if isinstance(response, Response):
+                self._api.gateway.measurements.http_responses[response.status_code // 100] += 1
                 await response(scope, receive, send)
             else:
+                self._api.gateway.measurements.http_responses[response.status // 100] += 1
                 if len(response.body) > FREE_BYTES:
                     # It may have to wait until the client has read earlier responses.
                     call.response_reservation().hold(len(response.body))

@@ -223,6 +223,8 @@ def follow_request(
 class TailResponse(Response):
     """The response of the route: a tail in place of a body."""
 
+    status_code = 200
+
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
 
