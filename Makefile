@@ -99,6 +99,7 @@ imports: setup tree  ## check the direction of imports
 docs: setup  ## generate the pages that are made from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
 	$(BIN)/python -m whippet.app.client.sync_types > app/client/sync.pyi
+	$(BIN)/python -m whippet.app.error_pages > docs/errors.md
 	$(BIN)/python -m whippet.app.client.reference > docs/python-api.md
 	$(BIN)/whippet config --toml > deploy/server.toml
 	$(BIN)/python -m whippet.pipelines.docs > docs/pipelines.md
