@@ -15,7 +15,7 @@ IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts
 # Programs that tests need and PyPI does not have, with their Debian packages.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql zsh:zsh fish:fish mandoc:mandoc
 
-.PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture starvation torture-spark \
+.PHONY: run pipelines test test-long test-often setup programs kafka lint types imports tree docs openapi bench torture starvation torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel lock clean
 
 # All targets install into the same environment.
@@ -76,6 +76,17 @@ programs:  ## install the programs that tests need, as root; otherwise warn that
 	  test -z "$$missing" \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } \
 	  || echo "some tests are skipped without these: apt-get install$$missing" >&2
+	@test -d '$(KAFKA)' || { command -v mvn >/dev/null && $(MAKE) --quiet kafka; } >/dev/null 2>&1 \
+	  || echo "some tests are skipped without Apache Kafka: apt-get install maven, then make kafka" >&2
+
+# It is kept outside of the folder, for all clones.
+KAFKA ?= $(HOME)/.cache/whippet/kafka-4.1.1/libs
+kafka: $(KAFKA)  ## fetch Apache Kafka from Maven Central, for tests
+$(KAFKA):
+	rm -rf '$@.unfinished'
+	mvn --quiet --batch-mode -f tests/storage/kafka/support/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory='$@.unfinished'
+	mv '$@.unfinished' '$@'
 
 lint: $(VENV)/.installed-lint  ## check the style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -40,9 +40,10 @@ def show(
     password: str | None,
     *,
     has_dashboard: bool = False,
+    engine: Mapping[str, str] | None = None,
 ) -> None:
     """Prints the banner on stdout, or on stderr if stdout is closed: the password must not be lost."""
-    lines = text(addresses, options, root, root_password, password, has_dashboard=has_dashboard)
+    lines = text(addresses, options, root, root_password, password, has_dashboard=has_dashboard, engine=engine)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.write(lines)
@@ -60,15 +61,22 @@ def text(
     password: str | None = None,
     *,
     has_dashboard: bool = False,
+    engine: Mapping[str, str] | None = None,
 ) -> str:
+    """`engine` has lines that replace those about a store on this machine, or come in addition."""
+    own = engine or {}
+    signing_in = SIGN_IN[root_password].format(name=root, password=password)
+    if root_password is RootPassword.EARLIER_START:
+        signing_in = own.get("sign in", signing_in)
     listening = [(name, f"{SCHEMES.get(name, name)}://{address}") for name, address in addresses.items()]
     pages = [("dashboard", f"{at}/ui") for name, at in listening if name in ("http", "https") and has_dashboard]
     lines = [
         *(listening or [("listening", "nowhere: every transport is disabled")]),
         *pages,
         ("data", os.path.abspath(options.path)),
-        ("durability", f"{options.durability.name.lower()}: {PROMISES[options.durability]}"),
-        ("sign in", SIGN_IN[root_password].format(name=root, password=password)),
+        *(("engine", own[name]) for name in own if name == "engine"),
+        ("durability", own.get("durability", f"{options.durability.name.lower()}: {PROMISES[options.durability]}")),
+        ("sign in", signing_in),
         ("stop", "Ctrl-C or SIGTERM: finishes what is in progress and syncs everything; a second one stops at once"),
     ]
     return f"Whippet {version()}\n" + "".join(f"  {name:<10}  {value}\n" for name, value in lines)

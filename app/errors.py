@@ -492,6 +492,7 @@ _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
     (storage_errors.SequenceForgotten, Code.REQUEST_ALREADY_APPLIED),
     (storage_errors.UnknownProducer, Code.UNKNOWN_PRODUCER),
     (storage_errors.SequenceGap, Code.PRODUCER_OUT_OF_ORDER),
+    (storage_errors.Unsupported, Code.FEATURE_UNAVAILABLE),
     (storage_errors.WriteFailed, Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT),
     (storage_errors.ReadFailed, Code.CANNOT_READ_MESSAGE),
     (storage_errors.PartitionFailed, Code.CANNOT_SYNC_FILE),

@@ -28,11 +28,13 @@ class Readiness:
         self.stage = stage
         self.recovery: Progress | None = None
         """None until the number of partitions is known."""
+        self.awaited: str | None = None
+        """What else has to be there first; None if nothing is missing."""
         self.certificates = CertificateExpiry()
         self.archive_problem: Callable[[], str | None] = lambda: None
         """Set by the gateway when the data is archived."""
-        self.disk_problem: Callable[[], str | None] = lambda: None
-        """Set by app/server.py once the store is open."""
+        self.engine_problem: Callable[[], str | None] = lambda: None
+        """Set by app/server.py once the engine is open."""
         self.audit_problem: Callable[[], str | None] = lambda: None
         """Set by the gateway when it keeps an audit log."""
         self._started_at = time.monotonic()
@@ -40,7 +42,7 @@ class Readiness:
 
     def problems(self) -> list[str]:
         """What does not prevent serving. Anybody may read it, so it contains no names of buckets or folders."""
-        found = self.disk_problem(), self.archive_problem(), self.audit_problem()
+        found = self.engine_problem(), self.archive_problem(), self.audit_problem()
         return self.certificates.problems() + [problem for problem in found if problem is not None]
 
     @property
@@ -61,6 +63,8 @@ class Readiness:
         match self.stage:
             case Stage.RECOVERING if self.recovery is not None:
                 return f"recovering: {self.recovery}"
+            case Stage.RECOVERING if self.awaited is not None:
+                return f"recovering: waiting for {self.awaited}"
             case Stage.RECOVERING:
                 return "recovering: the catalogue is being read"
             case Stage.STARTING:

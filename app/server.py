@@ -10,13 +10,17 @@ transports; it connects the parts and has no behaviour that could belong to one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
+import importlib.util
 import logging
 import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
@@ -25,6 +29,7 @@ from starlette.types import ASGIApp
 from whippet.app import archiving, banner, current_config, open_files
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.config import Config, ConfigError, Loaded, load, render
+from whippet.app.config.engine import kafka_options
 from whippet.app.config.formats import Address
 from whippet.app.config.store import store_options
 from whippet.app.encryption_keys import with_keys
@@ -38,10 +43,11 @@ from whippet.app.telemetry.measurements import Measurements
 from whippet.app.telemetry.otlp.exporter import require_packages
 from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage import descriptors
+from whippet.storage.engine import Engine
 from whippet.storage.errors import StorageError
 from whippet.storage.opening_progress import Progress
 from whippet.storage.options import StoreOptions
-from whippet.storage.store import Store
+from whippet.storage.store import Store, now_us
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.certificates import Renewals
 from whippet.transports.http import application, routes
@@ -54,6 +60,9 @@ from whippet.transports.listening import ListenError
 from whippet.transports.quic import QuicListener
 from whippet.transports.tcp import TcpListener
 from whippet.transports.websocket.listener import WebSockets, upgrade_required
+
+if TYPE_CHECKING:
+    from whippet.storage.archive.archiver import Archiver
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +90,7 @@ def run(
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         require_package(loaded.config.mcp)
         require_packages(loaded.config.telemetry)
+        _require_kafka(loaded.config)
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
@@ -121,32 +131,33 @@ async def _serve(
     try:
         if restores:
             await asyncio.to_thread(archiving.restore_if_empty, options)
-        store = await _open_store(options, readiness, measurements, partial(_start_log_files, log_files, loaded.config))
-        readiness.disk_problem = store.disk.summary
-        try:
-            async with archiving.running(store, options.archive, TimedFiles(measurements)) as archiver:
-                # A signal during recovery takes effect after it: recovery should finish what it has begun.
-                if not stopping.is_set():
-                    gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
-                    gateway.readiness, gateway.measurements = readiness, measurements
-                    gateway.log_files = log_files
-                    gateway.use_archiver(archiver)
-                    gateway.open_audit()
-                    gateway.open_telemetry()
-                    gateway.config_text = render.toml(loaded)
-                    gateway.start_chores()
-                    freeze_live_objects()
-                    try:
-                        await _listen(loaded, options, gateway, http, renewals, stopping)
-                    finally:
-                        await gateway.close()
-            logger.info("closing the store: writing and syncing what is in memory")
-        finally:
-            await store.close()
+        on_locked = partial(_start_log_files, log_files, loaded.config)
+        opened = _running_store if loaded.config.engine.kind == "local" else _running_kafka
+        async with opened(loaded.config, options, readiness, measurements, on_locked, stopping) as (engine, archiver):
+            # A signal during recovery takes effect after it: recovery should finish what it has begun.
+            if engine is not None and not stopping.is_set():
+                gateway = await Gateway.open(loaded.config, engine, loaded.environment, default_root=default_root)
+                gateway.readiness, gateway.measurements = readiness, measurements
+                gateway.log_files = log_files
+                gateway.use_archiver(archiver)
+                gateway.open_audit()
+                gateway.open_telemetry()
+                gateway.config_text = render.toml(loaded)
+                gateway.start_chores()
+                freeze_live_objects()
+                try:
+                    await _listen(loaded, options, gateway, http, renewals, stopping)
+                finally:
+                    await gateway.close()
     finally:
         if http is not None:
             await http.stop()
     logger.info("stopped")
+
+
+def _require_kafka(config: Config) -> None:
+    if config.engine.kind == "kafka" and importlib.util.find_spec("aiokafka") is None:
+        raise ConfigError("engine.kind = kafka needs the extra kafka: pip install 'whippet-gateway[kafka]'")
 
 
 async def _listen_on_http(config: Config, readiness: Readiness, renewals: Renewals) -> HttpServer | None:
@@ -168,6 +179,69 @@ def _start_log_files(log_files: LogFiles, config: Config) -> None:
         logger.warning("the log is not written to files: %s: %s", error.filename, error.strerror or error)
 
 
+Running = tuple[Engine | None, "Archiver | None"]
+"""The engine, or None if the stop came before it could be used, and what archives it."""
+
+
+@contextlib.asynccontextmanager
+async def _running_store(
+    config: Config,
+    options: StoreOptions,
+    readiness: Readiness,
+    measurements: Measurements,
+    on_locked: Callable[[], None],
+    stopping: asyncio.Event,
+) -> AsyncIterator[Running]:
+    store = await _open_store(options, readiness, measurements, on_locked)
+    readiness.engine_problem = store.disk.summary
+    try:
+        async with archiving.running(store, options.archive, TimedFiles(measurements)) as archiver:
+            yield store, archiver
+        logger.info("closing the store: writing and syncing what is in memory")
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _running_kafka(
+    config: Config,
+    options: StoreOptions,
+    readiness: Readiness,
+    measurements: Measurements,
+    on_locked: Callable[[], None],
+    stopping: asyncio.Event,
+) -> AsyncIterator[Running]:
+    """Waits for the brokers, and no longer than for the signal to stop."""
+    module = importlib.import_module("whippet.storage.kafka.engine")
+    files = TimedFiles(measurements)
+    readiness.awaited = "the brokers of Kafka"
+    opening = asyncio.create_task(
+        module.KafkaEngine.open(options, kafka_options(config), now_us, files=files, on_locked=on_locked)
+    )
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait([opening])
+    if opening.cancelled():
+        yield None, None
+        return
+    try:
+        engine = opening.result()
+    except OSError as error:
+        raise _unusable(options, error) from error
+    readiness.engine_problem = engine.problem
+    readiness.enter(Stage.STARTING)
+    try:
+        yield engine, None
+        logger.info("closing the engine: waiting for the brokers")
+    finally:
+        await engine.close()
+
+
 async def _open_store(
     options: StoreOptions, readiness: Readiness, measurements: Measurements, on_locked: Callable[[], None]
 ) -> Store:
@@ -181,12 +255,14 @@ async def _open_store(
     try:
         store = await Store.open(options, progress=on_progress, on_locked=on_locked, files=TimedFiles(measurements))
     except OSError as error:
-        what = error.filename or options.path
-        raise CannotStart(
-            f"the data folder {options.path} cannot be used: {what}: {error.strerror or error}"
-        ) from error
+        raise _unusable(options, error) from error
     readiness.enter(Stage.STARTING)
     return store
+
+
+def _unusable(options: StoreOptions, error: OSError) -> CannotStart:
+    what = error.filename or options.path
+    return CannotStart(f"the data folder {options.path} cannot be used: {what}: {error.strerror or error}")
 
 
 async def _listen(
@@ -206,7 +282,13 @@ async def _listen(
         # Nothing that can fail may come between storing a generated password and showing it.
         await gateway.users.save_root()
         gateway.readiness.enter(Stage.READY)
-        banner.show(shown, options, *gateway.users.root_sign_in, has_dashboard=application.is_shown(config))
+        banner.show(
+            shown,
+            options,
+            *gateway.users.root_sign_in,
+            has_dashboard=application.is_shown(config),
+            engine=gateway.store.lines,
+        )
         await _until_stop_or_failure(stopping, listeners.serving)
         logger.info("stopping: no new connections; requests in progress are finished")
     finally:

@@ -15,7 +15,8 @@ What every engine promises:
    clients get them, and at least one message, however large, if there is any at or after the offset.
 4. **Wait.** `until` and `readable_at` are over as soon as a message is readable, but also after a purge, and with an
    error when the partition is closed: the caller checks again. Giving up one wait affects no other.
-5. **What is known.** Properties and `offset_of` never wait. Once `here()` has returned they can be relied upon.
+5. **What is known.** Properties and `offset_of` never wait. Once `here()` has returned they can be relied upon, and
+   `readable` also after `catch_up()`.
 6. **Stored offsets.** A stored offset is at most that of the newest message (except of `Kind.EXTERNAL_GROUP`). It has
    the durability that the topic promises, and everybody reads it, once `store_offset` has returned.
 7. **Catalogue.** A change is durable once its call has returned, and `streams`, `users` and `tokens` have what is
@@ -32,7 +33,7 @@ Every refusal and failure is a `StorageError`. All of it is called on the event 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from whippet.storage.fetched import Fetched
     from whippet.storage.layout import PartitionId
     from whippet.storage.long_reads import LongRead
-    from whippet.storage.offsets import Kind
+    from whippet.storage.offsets import Key, Kind
     from whippet.storage.options import Durability, StoreOptions
     from whippet.storage.producers import Producer
     from whippet.storage.retention import HeldBack
@@ -126,8 +127,9 @@ class Partition(Protocol):
         """The size of the messages for clients before 0.9."""
         ...
 
-    async def here(self) -> None:
-        """Returns when everything above can be relied upon. Raises if the partition is closed, or cannot be reached."""
+    async def here(self, reader: Key | None = None) -> None:
+        """Returns when everything above can be relied upon, and the stored offset of this reader. Raises if the
+        partition is closed, or cannot be reached."""
         ...
 
     # ------------------------------------------------------------------------------------------------------- appending
@@ -251,7 +253,26 @@ class Engine(Protocol):
         """How much space there is; None if the messages are not on a disk of this machine."""
         ...
 
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """Lines of the banner that are not those of a store on this machine."""
+        ...
+
+    @property
+    def appends_at_once(self) -> bool:
+        """Whether `append_at_once` is worth trying."""
+        ...
+
     def readings(self) -> Iterator[Reading]: ...
+
+    async def catch_up(self, places: Sequence[PartitionId]) -> None:
+        """Returns when it is known how far the logs of these partitions go. Unlike `here`, it brings no files."""
+        ...
+
+    async def measure(self, stream_id: int | None = None, topic_id: int | None = None) -> None:
+        """Brings the numbers of all partitions, of those of a stream or of those of a topic up to date, for people who
+        look at them. What cannot be found out in a moment stays as it was."""
+        ...
 
     # ------------------------------------------------------------------------------------------------------ catalogue
 

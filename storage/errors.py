@@ -5,6 +5,8 @@
     |-- TopicFull             a topic that deletes nothing has no room for a batch
     |-- ArchiveBehind         too much waits for the archive, and there is a limit for that
     |-- DiskFull              the disk has less free space than is kept in reserve; nothing was written
+    |-- Unsupported           what the engine in use cannot do
+    |-- ClusterUnavailable    the brokers of the engine in use did not answer in time
     |-- InvalidOffset         a consumer offset that the partition does not have
     |-- TooManyOffsets        a new consumer's offset, when as many as are allowed have stored one
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
@@ -63,6 +65,20 @@ class BatchFault(enum.Enum):
     """Origin timestamps further apart than a delta can express."""
     FRAME_CHECKSUM = "message checksum"
     BATCH_CHECKSUM = "batch checksum"
+
+
+class Unsupported(StorageError):
+    """The engine in use cannot do it. The text is what, and becomes a sentence that names the engine."""
+
+    ENGINE = "kafka"
+    """The only engine that lacks something."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the engine in use (engine.kind = {self.ENGINE}) cannot do this: {what}")
+
+
+class ClusterUnavailable(StorageError):
+    """The brokers did not answer in time. What was asked of them may have happened, unless the text says otherwise."""
 
 
 class InvalidBatch(StorageError):

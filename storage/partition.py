@@ -204,8 +204,9 @@ class Partition:
         )
         return self.coming
 
-    async def here(self) -> None:
-        """Returns when the files of the partition are here. Raises if it is closed, or if they cannot come."""
+    async def here(self, reader: Key | None = None) -> None:
+        """Returns when the files of the partition are here, also those of stored offsets. Raises if it is closed, or if
+        they cannot come."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed.with_traceback(None)
         if self.coming is not None:

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import msgspec
 
@@ -63,6 +63,9 @@ def now_us() -> int:
 
 class Store:
     """See the module. Created by `open`, ended by `close`."""
+
+    appends_at_once = True
+    lines: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: StoreOptions, files: Files, clock: Callable[[], int]) -> None:
         loop = asyncio.get_running_loop()
@@ -351,6 +354,12 @@ class Store:
 
     def readings(self) -> Iterator[Reading]:
         return store_readings.of(self)
+
+    async def catch_up(self, places: Sequence[PartitionId]) -> None:
+        """Everything that was appended is known here."""
+
+    async def measure(self, stream_id: int | None = None, topic_id: int | None = None) -> None:
+        """Everything is known here."""
 
     # ------------------------------------------------------------------------------------------------------- partitions
 

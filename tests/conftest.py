@@ -32,8 +32,9 @@ settings.load_profile("whippet")
 SHARED = {
     "pyspark_whippet": ("tests/pyspark_whippet/",),
     "pipelines": ("tests/pipelines/",),
+    "kafka": ("tests/storage/kafka/",),
 }
-"""Files that stay together, because they share a Java and a gateway; the first that fits counts. Both together would
+"""Files that stay together, because they share a Java; the first that fits counts. Both together would
 take longer than everything else does beside them."""
 
 LONGEST = (
@@ -42,6 +43,7 @@ LONGEST = (
     "tests/packaging/test_wheel.py",
     "tests/deploy/",
     "tests/bench/",
+    "tests/storage/kafka/",
     "tests/transports/test_fuzz.py",
     "tests/transports/http/test_schemathesis.py",
     "tests/sdk/",

@@ -31,6 +31,7 @@ PAGES = (
     "docs/compatibility.md",
     "docs/durability.md",
     "docs/encryption.md",
+    "docs/engines/kafka.md",
     "docs/http.md",
     "docs/install.md",
     "docs/mcp.md",

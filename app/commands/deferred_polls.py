@@ -142,7 +142,9 @@ async def locate_messages(
             if partition is None or known.get(number, topic.incarnation(number)) != topic.incarnation(number):
                 continue
             if strategy.kind is StrategyKind.NEXT:
-                await partition.here()
+                await partition.here(consumer)
+            else:
+                await gateway.store.catch_up((partition.place,))
             partitions.append(partition)
             starts.append(await start_of(partition, strategy, partition.offset_of(*consumer), strategy.value))
     return ReadPositions(tuple(partitions), tuple(starts))
@@ -213,7 +215,7 @@ async def _fetch(
         if owned is None:
             return responses.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
         if wanted.strategy.kind is StrategyKind.NEXT:
-            await partition.here()
+            await partition.here(consumer)
             start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer), 0)
         nothing = responses.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
         if not left or room <= 0:

@@ -88,7 +88,9 @@ def _find_route(gateway: Gateway, login: Login | None, stream_name: Identifier, 
     """Returns None if there is no such topic, if the user may not send to it, or if it takes more than an append, for
     instance a line in the log."""
     user, stream = gateway.users.by_login(login), gateway.streams.find(stream_name)
-    if user is None or user.permissions is None or stream is None or gateway.observes_commands:
+    if user is None or user.permissions is None or stream is None:
+        return None
+    if gateway.observes_commands or not gateway.store.appends_at_once:
         return None
     topic = stream.topics.find(topic_name)
     if (

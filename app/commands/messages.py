@@ -199,7 +199,7 @@ async def poll_messages(
     if partition_id is None:
         return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
-    await partition.here()
+    await partition.here(consumer)
     while True:
         epoch = partition.epoch
         offsets.check_epoch(partition, request.epoch)
@@ -257,13 +257,12 @@ async def follow_messages(
         partitions = tuple(find_partition(target, number) for number in range(len(topic.partitions)))
     else:
         partitions = (find_partition(target, request.partition_id),)
-    start, consumer = request.start, request.consumer
-    if consumer is not None:
-        await asyncio.gather(*(partition.here() for partition in partitions))
-    stored = [
-        partition.offset_of(*offsets.consumer_of(topic, consumer)) if consumer is not None else None
-        for partition in partitions
-    ]
+    start = request.start
+    reader = None if request.consumer is None else offsets.consumer_of(topic, request.consumer)
+    await gateway.store.catch_up([partition.place for partition in partitions])
+    if reader is not None:
+        await asyncio.gather(*(partition.here(reader) for partition in partitions))
+    stored = [None if reader is None else partition.offset_of(*reader) for partition in partitions]
     if start is None:
         return ReadPositions(partitions, tuple(partition.readable for partition in partitions))
     return ReadPositions(

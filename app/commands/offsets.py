@@ -43,8 +43,9 @@ async def get_offset(
         return None
     partition_id = request.partition_id or 0
     partition = find_partition(target, partition_id)
-    await partition.here()
-    stored = partition.offset_of(*consumer_of(topic, consumer))
+    reader = consumer_of(topic, consumer)
+    await partition.here(reader)
+    stored = partition.offset_of(*reader)
     if stored is None:
         return None
     return responses.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
@@ -78,7 +79,7 @@ async def store_offset(
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
-    await partition.here()
+    await partition.here(consumer)
     partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
     if group is not None and group.is_late(session.member.client_id, partition_id, request.offset, stored):
         raise CommandError(

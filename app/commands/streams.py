@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 async def get_stream(
     gateway: Gateway, session: Session, request: requests.GetStream, target: Target
 ) -> responses.StreamDetails:
+    await gateway.store.measure(target.stream.id)
     return stream_details(target.stream, gateway.topic_defaults)
 
 
 async def get_streams(
     gateway: Gateway, session: Session, request: requests.GetStreams, target: Target
 ) -> tuple[responses.StreamInfo, ...]:
+    await gateway.store.measure()
     return tuple(stream_info(stream) for stream in gateway.streams)
 
 

@@ -27,6 +27,7 @@ async def ping(gateway: Gateway, session: Session, request: requests.Ping, targe
 
 
 async def get_stats(gateway: Gateway, session: Session, request: requests.GetStats, target: Target) -> responses.Stats:
+    await gateway.store.measure()
     topics = [topic for stream in gateway.streams for topic in stream.topics]
     partitions = [partition for topic in topics for partition in topic.served]
     disk = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, gateway.store.options.path)

@@ -29,12 +29,14 @@ UNCOMPRESSED = 1
 async def get_topic(
     gateway: Gateway, session: Session, request: requests.GetTopic, target: Target
 ) -> responses.TopicDetails:
+    await gateway.store.measure(target.stream.id, target.topic.id)
     return topic_details(target.topic, gateway.topic_defaults)
 
 
 async def get_topics(
     gateway: Gateway, session: Session, request: requests.GetTopics, target: Target
 ) -> tuple[responses.TopicInfo, ...]:
+    await gateway.store.measure(target.stream.id)
     return tuple(topic_info(topic, gateway.topic_defaults) for topic in target.stream.topics)
 
 

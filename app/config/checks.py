@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from operator import attrgetter
 from urllib.parse import urlsplit
 
+from whippet.app.config import engine
 from whippet.app.config.formats import DURATION, Address, write_protocol_version, write_size
+from whippet.app.config.keys import KEYS, walk
 from whippet.app.config.schema import Config
 from whippet.app.config.support import unsupported
 
@@ -34,6 +36,7 @@ Problem = tuple[tuple[str, ...], str]
 
 def problems(config: Config) -> Iterator[Problem]:
     yield from unsupported(config)
+    yield from engine.problems(config, walk(config), KEYS)
     yield from _periods(config)
     yield from _limits(config)
     yield from _leases(config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from whippet.app.config import formats
+from whippet.app.config.engine import Engine
 from whippet.app.config.formats import Secret, choice, integer, optional
 from whippet.app.config.listeners import (
     Boolean,
@@ -358,6 +359,7 @@ class Config(Section, frozen=True):
     quic: Quic = Quic()
     websocket: Websocket = Websocket()
     system: System = System()
+    engine: Engine = Engine()
     message_saver: MessageSaver = MessageSaver()
     data_maintenance: DataMaintenance = DataMaintenance()
     retention: Retention = Retention()

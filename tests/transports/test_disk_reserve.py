@@ -186,7 +186,7 @@ async def test_health_metrics_and_statistics_show_it(tmp_path: Path) -> None:
     disk = ScarceDisk()
     async with over_http(tmp_path, **options(disk)) as made:
         store = local(made.gateway.store)
-        made.gateway.readiness.disk_problem = store.disk.summary
+        made.gateway.readiness.engine_problem = store.disk.summary
         assert (await made.root.get("/health/ready"))["problems"] == []
 
         def shown() -> dict[str, float]:

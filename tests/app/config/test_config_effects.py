@@ -30,6 +30,13 @@ TESTS = ROOT / "tests"
 PACKAGES = ("app", "storage", "transports")
 
 SHOWN_IN = """
+engine.kind | storage/kafka/support/gateway.py | IGGY_ENGINE_KIND
+engine.kafka.servers | storage/kafka/support/gateway.py | IGGY_ENGINE_KAFKA_SERVERS
+engine.kafka.prefix | storage/kafka/test_engine.py | prefix=
+engine.kafka.client_id | storage/kafka/test_cluster.py | client_id=
+engine.kafka.replication_factor | storage/kafka/test_engine.py | test_more_replicas_than_brokers_are_refused
+engine.kafka.min_insync_replicas | storage/kafka/test_engine.py | min.insync.replicas
+engine.kafka.timeout | storage/kafka/test_engine.py | timeout_s=3.0
 system.encryption.enabled | app/test_server_process.py | IGGY_SYSTEM_ENCRYPTION_ENABLED
 system.encryption.key | app/test_server_process.py | IGGY_SYSTEM_ENCRYPTION_KEY
 system.encryption.key_file | app/test_encryption_keys.py | IGGY_SYSTEM_ENCRYPTION_KEY_FILE

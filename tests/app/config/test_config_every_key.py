@@ -22,6 +22,13 @@ from whippet.app.config.support import UNSUPPORTED
 # A key, its default and another value as TOML, and the server's value for the latter. Texts are digits where possible,
 # because Iggy does not accept such a text in a variable.
 TABLE = """
+engine.kind | "local" | "kafka" | "kafka"
+engine.kafka.servers | ["127.0.0.1:9092"] | ["a", "12"] | ('a', '12')
+engine.kafka.prefix | "whippet." | "12345" | "12345"
+engine.kafka.client_id | "whippet" | "12345" | "12345"
+engine.kafka.replication_factor | 3 | 4567 | 4567
+engine.kafka.min_insync_replicas | 2 | 1 | 1
+engine.kafka.timeout | "30 s" | "1m 30s" | 90.0
 consumer_group.rebalancing_timeout | "30 s" | "1m 30s" | 90.0
 consumer_group.rebalancing_check_interval | "5 s" | "1m 30s" | 90.0
 data_maintenance.messages.cleaner_enabled | true | false | False
