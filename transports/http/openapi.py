@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from whippet.app.version import version
+from whippet.transports.http import field_sentences
 from whippet.transports.http.errors import ErrorBody
 from whippet.transports.http.forms.parameters import ALIAS, PARAMETER_TYPES
 from whippet.transports.http.operation import Operation
@@ -42,6 +43,7 @@ def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
         if "description" in schema:
             # Docstrings have the indentation of their source, except since Python 3.13.
             schema["description"] = inspect.cleandoc(schema["description"])
+    field_sentences.describe(schemas)
     queries = {one.query.__name__ for one in operations if one.query is not None}
     by_type = dict(zip(map(_key, [ErrorBody, *types]), described, strict=True))
     return {

@@ -14,9 +14,13 @@ from whippet.transports.http.operation import Call
 
 
 async def get_document(call: Call) -> HttpResponse:
-    octets = await asyncio.to_thread(_document, call.api.config.metrics)
+    octets = await get_document_bytes(call)
     response = with_etag(HttpResponse(HTTPStatus.OK, octets, (JSON,)), call.headers.get(b"if-none-match"))
     return await compress(response, call.headers.get(b"accept-encoding"))
+
+
+async def get_document_bytes(call: Call) -> bytes:
+    return await asyncio.to_thread(_document, call.api.config.metrics)
 
 
 @lru_cache(maxsize=1)
