@@ -217,7 +217,7 @@ class Log(LogReader):
         if packed is not None:
             buffers = [buffer for each in packed for buffer in each.buffers]
         written, error = self._write_buffers(handle, buffers, segment.log_bytes)
-        self._account(segment, entries, written, packed)
+        self._account(segment, entries, written, packed, whole=error is None)
         if error is not None:
             self.generation += 1
             self._end_loan()
@@ -262,13 +262,7 @@ class Log(LogReader):
         except BaseException as error:  # noqa: BLE001 -- the shard reports it
             self._loop_error = error
             return False
-        if segment.index is not None and segment.index.stored is None:
-            segment.add_as_they_are(entries)
-            self.batches += len(entries)
-            self.size_bytes += size
-            self.unsynced_bytes += size
-        else:
-            self._account(segment, entries, size)
+        self._account(segment, entries, size, None, whole=True)
         self._unsynced[segment.start_offset] = None
         return True
 
@@ -340,9 +334,16 @@ class Log(LogReader):
             self._handles.take_back(log_file(self.folder, self.segments[-1].start_offset))
 
     def _account(
-        self, segment: Segment, entries: Sequence[Entry], written: int, packed: list[Packed] | None = None
+        self, segment: Segment, entries: Sequence[Entry], written: int, packed: list[Packed] | None, *, whole: bool
     ) -> None:
+        """Counts what was written; `whole`: all of it was."""
         assert segment.index is not None
+        if whole and packed is None and segment.index.stored is None:
+            segment.add_as_they_are(entries)
+            self.batches += len(entries)
+            self.size_bytes += written
+            self.unsynced_bytes += written
+            return
         position = start = segment.log_bytes
         for i, entry in enumerate(entries):
             base_offset, next_offset, timestamp = entry.base_offset, entry.next_offset, entry.timestamp
