@@ -15,7 +15,7 @@ import typer
 
 from whippet.bench import processes, tcp_load, tcp_packed
 from whippet.bench.command import AsJson, Given, Measure, Only, Path, Quick, Rounds, Subject
-from whippet.bench.load import PERCENTILES
+from whippet.bench.load import PERCENTILES, Place
 from whippet.bench.measure import Figure, Row, Target, figure, race, rates
 from whippet.bench.processes import Server
 from whippet.bench.store_setup import Unsynced
@@ -240,7 +240,7 @@ async def small(bench: Bench) -> list[Figure]:
         found = await race(contenders, scale.rounds)
         latencies = []
         for name, server in servers.items():
-            latencies += await _half_load(bench, name, server, found[f"{name} {SEVERAL}"] / 2)
+            latencies += await _half_load(bench, name, server, bare, found[f"{name} {SEVERAL}"] / 2)
     rows: list[Row] = []
     for connections in (1, SEVERAL):
         what = f"{connections} connection{'s' * (connections > 1)}"
@@ -255,15 +255,23 @@ async def small(bench: Bench) -> list[Figure]:
     return rates(rows, found, "req/s") + latencies
 
 
-async def _half_load(bench: Bench, level: str, server: Server, rate: float) -> list[Figure]:
-    """Measures the latency of requests that come at this rate."""
+async def _half_load(bench: Bench, level: str, server: Server, bare: Place, rate: float) -> list[Figure]:
+    """Measures the latency of requests that come at this rate, and the same of a server that only responds."""
     ids = await server.topic("latency")
     job = tcp_load.OpenLoop(server.place(), *ids, 100, rate, bench.scale.latency_s, SEVERAL)
     measured = await bench.load.run(job)
+    against = await bench.load.run(tcp_load.OpenLoop(bare, 0, 0, 100, rate, bench.scale.latency_s, SEVERAL))
     note = f"open loop, {rate:,.0f} req/s, {SEVERAL} connections"
+    found = zip(PERCENTILES, measured.latencies_us, against.latencies_us, SMALL_LATENCIES, strict=True)
     return [
-        figure(Row(f"small, {level}, latency p{percentile:g}", "", target=target, note=note), value, None, "us")
-        for percentile, value, target in zip(PERCENTILES, measured.latencies_us, SMALL_LATENCIES, strict=True)
+        figure(
+            Row(f"small, {level}, latency p{percentile:g}", "", target=target, note=note),
+            value,
+            bare_value,
+            "us",
+            less_is_better=True,
+        )
+        for percentile, value, bare_value, target in found
     ]
 
 
