@@ -398,7 +398,7 @@ _MESSAGES = (
         handler=messages.poll_messages,
         query=messages.PollQuery,
         response=PolledMessages,
-        other_media=tuple(form for form in poll_formats.FORMS if form != poll_formats.JSON),
+        other_media=tuple(form for form in poll_formats.MEDIA if form != poll_formats.JSON),
         refusals=(
             (406, "No format in `Accept` is supported"),
             (429, "Too many polls of the user, or of all users, are waiting: poll without `wait`, or later"),

@@ -25,6 +25,7 @@ from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
 from whippet.storage.batch import check, header, messages
+from whippet.transports.http.forms import poll_formats
 from whippet.transports.tcp import TcpListener
 
 NDJSON = "application/x-ndjson"
@@ -374,3 +375,33 @@ async def test_the_encoder_and_the_decoder_of_batches_agree(tmp_path: Path) -> N
         assert copied.status_code == 201
         ids = [[each["header"]["id"] for each in await poll(world, f"partition_id={n}")] for n in (0, 1)]
         assert ids[0] == ids[1]
+
+
+async def test_ndjson_goes_out_as_it_came_in(tmp_path: Path) -> None:
+    lines = b'{"n":1,"text":"\\u00e4 \xc3\xa4"}\n[1, 2.50, 1e400]\nnull\n"x"\n12345678901234567890123\n'
+    async with with_topic(tmp_path) as world:
+        place = f"{MESSAGES}?partition=0"
+        assert (await world.root.ask("POST", place, lines, content_type=NDJSON)).status_code == 201
+        for accept in (f"{NDJSON}; values", f"text/plain;q=0.1, {NDJSON.upper()};VALUES;q=0.9"):
+            polled = await world.root.ask("GET", f"{place}&count=10", accept=accept)
+            assert polled.content == lines
+            assert polled.headers["content-type"] == NDJSON
+            assert polled.headers["iggy-partition"] == "0"
+        whole = await world.root.ask("GET", f"{place}&count=10", accept=f"{NDJSON};q=1")
+        assert whole.text.count('"payload":') == 5
+
+
+@pytest.mark.parametrize(
+    ("payload", "line"),
+    [
+        (b'{\n  "a": 1.50\r\n}\n', b'{"a":1.50}'),
+        (b"no json", b'"no json"'),
+        (b'{"a":1} {"b":2}', b'"{\\"a\\":1} {\\"b\\":2}"'),
+        (b"two\nlines", b'"two\\nlines"'),
+        (b"\xff\x00", b'{"base64":"/wA="}'),
+        (b"[" * 100_000, b'"' + b"[" * 100_000 + b'"'),
+        (b" 1 ", b"1"),
+    ],
+)
+def test_every_payload_is_one_line_of_json(payload: bytes, line: bytes) -> None:
+    assert poll_formats._value(payload) == line

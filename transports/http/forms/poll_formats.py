@@ -2,6 +2,7 @@
 
     application/json              the format of Iggy
     application/x-ndjson          the same messages, one object per line
+    application/x-ndjson; values  their payloads, one JSON value per line, as such lines are sent
     application/vnd.iggy.batch    the stored batches, one after the other; the first and the last may be slices
     text/plain                    one payload per line; a payload with line breaks takes several lines
     application/octet-stream      the payload of one message; needs `count=1`
@@ -28,6 +29,7 @@ from whippet.transports.http.forms.send_formats import BATCH, NDJSON, OCTETS, TE
 from whippet.transports.http.operation import Call
 
 JSON = "application/json"
+VALUES = f"{NDJSON}; values"
 VARY = (b"vary", b"accept")
 
 
@@ -40,16 +42,23 @@ def choose_format(accept: bytes | None) -> str:
         return exact
     weights = quality_values(accept)
     best, best_weight = None, 0.0
-    for form in FORMS:
+    for form in MEDIA:
         name = form.encode()
         kind = name.partition(b"/")[0] + b"/*"
         weight = weights.get(name, weights.get(kind, weights.get(b"*/*", 0.0)))
         if weight > best_weight:
             best, best_weight = form, weight
+    if best == NDJSON and any(map(_wants_values, accept.split(b","))):
+        return VALUES
     if best is None:
-        sentence = f"Messages are available as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
+        sentence = f"Messages are available as {', '.join(MEDIA)}; tails, at .../messages/tail, as text/event-stream"
         raise Refused(HTTPStatus.NOT_ACCEPTABLE, sentence, "accept")
     return best
+
+
+def _wants_values(accepted: bytes) -> bool:
+    name, *parameters = (part.strip() for part in accepted.lower().split(b";"))
+    return name == NDJSON.encode() and b"values" in parameters
 
 
 def check_count(form: str, count: int) -> None:
@@ -89,6 +98,28 @@ async def _ndjson(call: Call, polled: responses.Polled) -> bytes:
     return await offload.call(_size(polled), len(messages), msgspec.json.Encoder().encode_lines, messages)
 
 
+async def _values(call: Call, polled: responses.Polled) -> bytes:
+    return await offload.call(_size(polled), polled.messages_count, _values_of, polled)
+
+
+def _values_of(polled: responses.Polled) -> bytes:
+    return b"".join(b"%b\n" % _value(bytes(payload)) for payload in payload_views(polled.batches))
+
+
+def _value(payload: bytes) -> bytes:
+    """Returns a line. What is no JSON is not refused, because its offset may be committed already: a text becomes a
+    string, anything else an object with its base64."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return msgspec.json.encode({"base64": payload})
+    try:
+        _any.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.json.encode(text)
+    return msgspec.json.format(payload, indent=-1) if b"\n" in payload or b"\r" in payload else payload.strip()
+
+
 async def _batches(call: Call, polled: responses.Polled) -> bytes:
     return b"".join(polled.batches)
 
@@ -113,11 +144,15 @@ async def _octets(call: Call, polled: responses.Polled) -> bytes:
 FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
     JSON: encode_json,
     NDJSON: _ndjson,
+    VALUES: _values,
     BATCH: _batches,
     TEXT: _text,
     OCTETS: _octets,
 }
 """Formats in order of preference."""
+MEDIA = tuple(form for form in FORMS if form != VALUES)
+"""Those with a content type of their own."""
 _FORMS_BY_NAME = {form.encode(): form for form in FORMS} | {b"*/*": JSON}
 """What clients accept most often needs no weighing."""
-_TYPES = {TEXT: "text/plain; charset=utf-8"}
+_TYPES = {TEXT: "text/plain; charset=utf-8", VALUES: NDJSON}
+_any = msgspec.json.Decoder(msgspec.Raw)
