@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from pyspark_whippet import avro, user_headers
 from pyspark_whippet import payloads as parsing
-from pyspark_whippet.batches import Messages
+from pyspark_whippet.batches import Array, Messages
 from pyspark_whippet.errors import OptionError
 from pyspark_whippet.payloads import CORRUPT
 from pyspark_whippet.settings import Settings
@@ -52,12 +52,16 @@ TYPES: Mapping[str, DataType] = {
     "timestamp": TimestampType(),
     "originTimestamp": TimestampType(),
     "id": BinaryType(),
+    "key": BinaryType(),
+    "timestampType": IntegerType(),
     "headers": HEADERS,
 }
 """The columns in their default order."""
 FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
 """The types that fields of a JSON value can have, besides structs and arrays of them."""
 TIME = pa.timestamp("us", "UTC")
+LOG_APPEND_TIME = 1
+"""What Kafka calls the time at which a message was appended, which `timestamp` is."""
 
 
 def column_types(settings: Settings) -> dict[str, DataType]:
@@ -139,8 +143,9 @@ def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any,
     """Builds a record batch with exactly this Arrow schema."""
     stream, _, name = topic.partition("/")
     count = len(messages)
+    keys, tombstones = (None, None) if messages.user_headers is None else user_headers.marks_in(messages.user_headers)
     made: dict[str, Callable[[], Any]] = {
-        "value": lambda: payload_array(messages),
+        "value": lambda: _nulled(payload_array(messages), tombstones),
         "stream": lambda: pa.repeat(stream, count),
         "topic": lambda: pa.repeat(name, count),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
@@ -148,14 +153,25 @@ def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any,
         "timestamp": lambda: _int64_array(messages.timestamps, TIME),
         "originTimestamp": lambda: _int64_array(messages.origin_timestamps, TIME),
         "id": lambda: _id_array(messages),
+        "key": lambda: pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+        "timestampType": lambda: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count),
         "headers": lambda: _header_array(messages.user_headers, count),
     }
     if settings.value_format != "binary":
-        made |= _parsed_columns(payload_array(messages), schema, settings)
+        made |= _parsed_columns(payload_array(messages), schema, settings, tombstones)
     return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
 
 
-def _parsed_columns(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
+def _nulled(values: Any, where: Array | None) -> Any:
+    """Returns the values with nulls where the mask is set."""
+    if where is None:
+        return values
+    return values.take(pa.array(np.arange(len(values)), pa.int64(), mask=where))
+
+
+def _parsed_columns(
+    payloads: Any, schema: Any, settings: Settings, tombstones: Array | None
+) -> dict[str, Callable[[], Any]]:
     """`value` and `_corrupt`; both need the same parsing, which happens once."""
     names = schema.names
     if "value" not in names and CORRUPT not in names:
@@ -168,7 +184,12 @@ def _parsed_columns(payloads: Any, schema: Any, settings: Settings) -> dict[str,
     else:
         asked = _needed_schema(settings)
         found, where = avro.parse(payloads, asked, kind or to_arrow_type(avro.column_type(asked), timezone="UTC"))
-    return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt_payloads(payloads, where)}
+    if tombstones is not None:
+        where = where & ~tombstones
+    return {
+        "value": lambda: _nulled(found, tombstones),
+        CORRUPT: lambda: parsing.corrupt_payloads(payloads, where),
+    }
 
 
 def payload_array(messages: Messages) -> Any:
@@ -194,7 +215,7 @@ def _header_array(blocks: Sequence[bytes] | None, count: int) -> Any:
     if blocks is None:
         return pa.nulls(count, kind)
     rows = [
-        [{"key": key, "value": value, "kind": kind} for key, value, kind in user_headers.decode(block)] or None
+        [{"key": key, "value": value, "kind": kind} for key, value, kind in user_headers.shown(block)] or None
         for block in blocks
     ]
     return pa.array(rows, kind)

@@ -122,12 +122,16 @@ def column(batch: Any, name: str) -> Any:
     return batch.column(name) if name in batch.schema.names else None
 
 
-def values(batch: Any) -> Any:
+def values(batch: Any) -> tuple[Any, Array | None]:
+    """Returns the payloads, and where they are tombstones: the value is null."""
     found = batch.column("value").cast(pa.binary())
+    tombstones = np.asarray(found.is_null()) if found.null_count else None
+    if tombstones is not None:
+        found = found.fill_null(user_headers.TOMBSTONE_PAYLOAD)
     bounds = np.frombuffer(found.buffers()[1], dtype=np.int32)[found.offset : found.offset + len(found) + 1]
-    if found.null_count or (np.diff(bounds) == 0).any():
-        raise RowError("column 'value' is null or empty; the server refuses empty payloads")
-    return found
+    if (np.diff(bounds) == 0).any():
+        raise RowError("column 'value' is empty; the server refuses empty payloads, and null is a tombstone")
+    return found, tombstones
 
 
 def headers(batch: Any) -> tuple[bytes, ...] | None:

@@ -22,7 +22,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from pyspark_whippet import batch_encoder, hashes, ids, rows, topics
+from pyspark_whippet import batch_encoder, hashes, ids, rows, topics, user_headers
 from pyspark_whippet.batches import HEADER_BYTES, Array
 from pyspark_whippet.deduplication import Window, window_of
 from pyspark_whippet.errors import OptionError, RowError
@@ -113,10 +113,13 @@ class TaskWriter:
         return self.sent
 
     def _add(self, batch: Any) -> None:
-        headers, keys = rows.headers(batch), rows.keys(batch)
-        values = rows.values(batch)
+        keys = rows.keys(batch)
+        values, tombstones = rows.values(batch)
+        headers = user_headers.marked(rows.headers(batch), None, tombstones, len(values))
         found = Rows(values, np.zeros((len(values), 16), dtype=np.uint8), headers)
-        found = Rows(values, self._ids(batch, found, keys), headers)
+        # The key is part of the id in its own right, as it was before it was stored.
+        identities = self._ids(batch, found, keys)
+        found = Rows(values, identities, user_headers.marked(headers, keys, None, len(values)))
         for topic, places in self._by_topic(batch):
             target = self._target(topic)
             some = found if places is None else found.take(places)

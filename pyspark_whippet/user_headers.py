@@ -2,13 +2,19 @@
 
 Encoded, an entry is: key kind u8, key length u32, key, value kind u8, value length u32, value. Entries are sorted by
 key.
+
+Two headers are marks of the data source, which it shows as columns: the key of a row, and that its value is null, a
+tombstone. Messages have neither keys nor null payloads of their own.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from pyspark_whippet.batches import Array
 from pyspark_whippet.errors import RowError
 
 KINDS = {
@@ -32,6 +38,10 @@ NAMES = {number: name for name, number in KINDS.items()}
 UNREADABLE = "unreadable"
 """The kind of the single entry for headers that cannot be decoded; its value is the encoded form."""
 PART_BYTES_MAX = 255
+KEY, TOMBSTONE = "whippet.key", "whippet.tombstone"
+TOMBSTONE_PAYLOAD = b"null"
+"""Payloads cannot be empty, and this one is null for readers of JSON as well."""
+_MARKS = b"whippet."
 _PART = struct.Struct("<BI")
 
 Entry = tuple[str, bytes, str]
@@ -93,3 +103,38 @@ def _key_of(key: str) -> tuple[int, bytes]:
         except ValueError:
             pass
     return KINDS["string"], key.encode()
+
+
+def marked(
+    blocks: Sequence[bytes] | None, keys: Sequence[bytes | None] | None, tombstones: Array | None, count: int
+) -> tuple[bytes, ...] | None:
+    """Returns the encoded headers of rows with their marks; None if no row has any header."""
+    if keys is None and tombstones is None:
+        return None if blocks is None else tuple(blocks)
+    found = []
+    for i in range(count):
+        block, key = b"" if blocks is None else blocks[i], None if keys is None else keys[i]
+        marks: list[Entry] = [] if key is None else [(KEY, key, "raw")]
+        if tombstones is not None and tombstones[i]:
+            marks.append((TOMBSTONE, b"\x01", "bool"))
+        found.append(encode([*decode(block), *marks]) if marks else block)
+    return tuple(found)
+
+
+def marks_in(blocks: Sequence[bytes]) -> tuple[list[bytes | None] | None, Array | None]:
+    """Returns the keys of messages, and where they are tombstones; None if no message has one."""
+    marked_places = [i for i, block in enumerate(blocks) if _MARKS in block]
+    keys: list[bytes | None] = [None] * len(blocks)
+    tombstones = np.zeros(len(blocks), dtype=bool)
+    for i in marked_places:
+        for key, value, _ in decode(blocks[i]):
+            if key == KEY:
+                keys[i] = value
+            tombstones[i] |= key == TOMBSTONE
+    return keys if any(key is not None for key in keys) else None, tombstones if tombstones.any() else None
+
+
+def shown(block: bytes) -> list[Entry]:
+    """Decodes headers without the marks."""
+    found = decode(block)
+    return found if _MARKS not in block else [entry for entry in found if entry[0] not in (KEY, TOMBSTONE)]

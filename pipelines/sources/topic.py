@@ -127,7 +127,10 @@ class TopicSource:
         return [made[name].alias(name) for name in METADATA if name in made]
 
     def _hidden(self) -> list[Column]:
-        corrupt = F.lit(None).cast("binary") if self.schema == "raw" else F.col("_corrupt")
+        # A tombstone is no record: pipelines delete nothing.
+        corrupt = F.when(F.col("value").isNull(), F.lit("null").cast("binary"))
+        if self.schema != "raw":
+            corrupt = F.coalesce(F.col("_corrupt"), corrupt)
         place = F.struct("stream", "topic", "partition", "offset", F.lit(None).cast("string").alias("file"))
         return [corrupt.alias(CORRUPT), place.alias(ORIGIN), F.current_timestamp().alias(NOW)]
 

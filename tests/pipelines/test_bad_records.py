@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +13,13 @@ from tests.support.lake import Lake
 
 GOOD = ['{"id":1,"name":"7"}', '{"id":2,"name":"x"}', '{"id":3,"name":"9"}']
 BROKEN = ["broken", '{"id":"one"}', '{"id":4} {"id":5}']
+TOMBSTONE = "null"
 AS_NUMBER = '[[transforms]]\ntype = "sql"\nquery = "SELECT id, cast(name AS int) AS number, iggy_offset FROM input"\n'
 Source = Callable[..., str]
+
+
+def b64(octets: bytes) -> str:
+    return base64.b64encode(octets).decode()
 
 
 def into(lake: Lake, dead_letters: bool = True) -> tuple[str, str, str]:
@@ -30,6 +36,8 @@ def test_an_unparsable_record_becomes_one_dead_letter_with_its_reason_and_origin
     topic = lake.topic(partitions=2)
     lake.send(topic, [*GOOD[:2], BROKEN[0]], 0)
     lake.send(topic, [BROKEN[1], GOOD[2], BROKEN[2]], 1)
+    mark = {"key": {"kind": "string", "value": b64(b"whippet.tombstone")}, "value": {"kind": "bool", "value": "AQ=="}}
+    lake.send_json(topic, [{"payload": b64(TOMBSTONE.encode()), "user_headers": [mark]}])
     sink, good, bad = into(lake)
     text = source(topic) + sink
     ran = job(text)
@@ -37,10 +45,10 @@ def test_an_unparsable_record_becomes_one_dead_letter_with_its_reason_and_origin
     job(text)
     assert lake.all_values(good) == GOOD
     found = sorted(letters(lake, bad))
-    assert [payload for payload, _ in found] == sorted(BROKEN)
+    assert [payload for payload, _ in found] == sorted([*BROKEN, TOMBSTONE])
     stream, name = topic.split("/")
     places = {payload: (headers["partition"], headers["offset"]) for payload, headers in found}
-    assert places == {BROKEN[0]: ("0", "2"), BROKEN[1]: ("1", "0"), BROKEN[2]: ("1", "2")}
+    assert places == {BROKEN[0]: ("0", "2"), TOMBSTONE: ("0", "3"), BROKEN[1]: ("1", "0"), BROKEN[2]: ("1", "2")}
     for _, headers in found:
         assert (headers["stream"], headers["topic"], headers["pipeline"], headers["step"]) == (
             stream,
@@ -49,7 +57,7 @@ def test_an_unparsable_record_becomes_one_dead_letter_with_its_reason_and_origin
             "source",
         )
         assert headers["reason"] == "it is not a JSON object with these fields"
-    assert (ran.done.rows, ran.done.bad_records) == (6, 3)
+    assert (ran.done.rows, ran.done.bad_records) == (7, 4)
 
 
 def test_rows_that_fail_a_transform_become_dead_letters_with_the_original_payload(
