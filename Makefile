@@ -16,7 +16,7 @@ IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts
 PROGRAMS := chromium:chromium pg_createcluster:postgresql zsh:zsh fish:fish mandoc:mandoc
 
 .PHONY: run pipelines test test-long test-often setup programs kafka lint types imports tree docs openapi bench torture starvation torture-spark \
-  fuzz schemathesis autobahn mutants spark-zip wheel lock clean
+  fuzz schemathesis autobahn mutants spark-zip wheel release lock clean
 
 # All targets install into the same environment.
 .NOTPARALLEL:
@@ -70,6 +70,12 @@ LOCK := echo 'setuptools>=77,<90' | $(BIN)/uv pip compile --quiet pyproject.toml
 
 wheel: $(VENV)/.installed-build  ## build the wheel and the source distribution, in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
+
+release: $(VENV)/.installed-build  ## build what a release consists of, in dist/: wheel, sources, bill of materials, checksums
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m whippet.app.cli.sbom > dist/whippet-gateway.cdx.json
+	cd dist && sha256sum -- * > SHA256SUMS
 
 programs:  ## install the programs that tests need, as root; otherwise warn that these tests are skipped
 	@for each in $(PROGRAMS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
