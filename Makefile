@@ -15,7 +15,7 @@ IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts
 # Programs that tests need and PyPI does not have, with their Debian packages.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql zsh:zsh fish:fish mandoc:mandoc
 
-.PHONY: run pipelines test test-long test-often setup programs kafka lint types imports tree docs openapi bench torture starvation torture-spark \
+.PHONY: run pipelines test test-long test-often setup programs kafka lint types imports tree docs openapi bench dashboard-bench torture starvation torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel release lock clean
 
 # All targets install into the same environment.
@@ -135,6 +135,9 @@ bench: setup  ## run the benchmarks, with their yardsticks
 	$(BIN)/whippet bench ws
 	$(BIN)/whippet bench quic
 	$(BIN)/whippet bench spark
+
+dashboard-bench: setup programs  ## measure the dashboard in Chromium: size, first view, frames while messages arrive
+	$(BIN)/python -m tests.app.dashboard.support.measure
 
 torture: setup  ## kill -9 under load: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py \

@@ -11,14 +11,15 @@ const KINDS = { stream: "stream", topic: "topic", partitions: "partitions of", c
 
 export class Events {
   #figures
-  #list = element("ol", { class: "events", role: "log", tabindex: "0", "aria-label": "Events" })
+  #list = element("ol")
+  #log = element("div", { class: "events", role: "log", tabindex: "0", "aria-label": "Events" }, this.#list)
   #notice = element("p", { class: "notice" }, "Streams, topics and groups that are created, changed or deleted from now on are listed here.")
   #latest = null
 
   /** @param {import("/ui/figures.js").Figures} figures */
   constructor(figures) {
     this.#figures = figures
-    this.element = card("Events", this.#notice, this.#list)
+    this.element = card("Events", this.#notice, this.#log)
     this.update()
   }
 

@@ -19,7 +19,7 @@ export function listenToKeys() {
   let isSecond = false
   addEventListener("keydown", (event) => {
     const target = /** @type {any} */ (event.target)
-    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return
     if (target.closest?.("input, textarea, select") || document.getElementById("dashboard")?.hidden) return
     const wasSecond = isSecond
     isSecond = event.key === "g"

@@ -27,7 +27,7 @@ const RANGES = /** @type {[string, string, number, number][]} */ ([
 export class Overview {
   title = "Overview"
   #context
-  #attention = element("ul", { class: "attention", role: "alert", hidden: "" })
+  #attention = element("div", { class: "attention", role: "alert", hidden: "" }, element("ul"))
   #tiles
   #range = select(RANGES.map(([period, text]) => /** @type {[string, string]} */ ([period, text])))
   #messages = new TimeChart("Messages per second", [{ name: "messages_in", label: "in" }, { name: "messages_out", label: "polled" }], rate)
@@ -157,7 +157,7 @@ export class Overview {
     this.#attention.hidden = !problems.length
     if (this.#attention.dataset.shown === key) return
     this.#attention.dataset.shown = key
-    this.#attention.replaceChildren(...problems.map((each) => element("li", {}, ...each)))
+    this.#attention.firstChild.replaceChildren(...problems.map((each) => element("li", {}, ...each)))
   }
 }
 

@@ -27,12 +27,12 @@ export class Users {
     ["User", ""],
     ["Status", ""],
     ["Created", "wide"],
-    ["", "number"],
+    ["Actions", "number"],
   ])
   #tokens = table("Personal access tokens", [
     ["Name", ""],
     ["Expires", ""],
-    ["", "number"],
+    ["Actions", "number"],
   ])
 
   /** @param {import("/ui/page.js").Context} context */

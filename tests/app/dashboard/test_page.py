@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -350,15 +351,29 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, table,
   .map((each) => each.outerHTML)"""
 
 
-def look_at(page: Page, folder: Path, name: str) -> None:
-    """The pictures are for people, who find them below pytest's folder."""
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
+SERIOUS = """async () => (await axe.run()).violations
+  .filter(({ impact }) => ["serious", "critical"].includes(impact))
+  .map(({ id, nodes }) => [id, nodes.map(({ html }) => html)])"""
+
+
+def look_at(page: Page, folder: Path | None, name: str) -> None:
+    """The pictures are for people, who find them below pytest's folder; None: nobody looks at them."""
+    page.evaluate(AXE)
     for width, height in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", animations="disabled")
+        if folder is not None:
+            for scheme in SCHEMES:
+                page.emulate_media(color_scheme=scheme)
+                page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", animations="disabled")
         assert page.evaluate("document.documentElement.scrollWidth") == width, "something is beside the screen"
         assert page.evaluate(NAMELESS) == []
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        # What is in motion has no settled colours.
+        page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished)).then(() => {})")
+        assert page.evaluate(SERIOUS) == [], (name, scheme)
 
 
 VIEWS = {
@@ -381,16 +396,17 @@ def test_every_view_fits_all_screens_and_colour_schemes_and_labels_everything(
     browser: Browser, tmp_path: Path, views: tuple[str, ...]
 ) -> None:
     with serving(tmp_path) as server, a_page(browser) as page:
+        pictures = tmp_path if len(views) == len(VIEWS) else None
         at_work(server)
         page.goto(f"{server.url}/ui")
-        look_at(page, tmp_path, "sign-in")
+        look_at(page, pictures, "sign-in")
         signed_in(page, server)
         for view in views:
             go_to(page, VIEWS[view])
             until(page, f"({SETTLED})()")
             if view == "messages":
                 messages(page).nth(3).locator(".opener").click()
-            look_at(page, tmp_path, view)
+            look_at(page, pictures, view)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -144,3 +144,8 @@ def test_without_websocket_a_warning_says_that_the_dashboard_cannot_work(tmp_pat
     off = {"IGGY_HTTP_WEB_UI": "true", "IGGY_WEBSOCKET_ENABLED": "false"}
     assert "websocket.enabled" in load(off, str(tmp_path)).warnings[0]
     assert load({"IGGY_HTTP_WEB_UI": "true"}, str(tmp_path)).warnings == ()
+
+
+def test_the_whole_page_is_small() -> None:
+    packed = {name: len(gzip.compress(octets)) for name, octets in dashboard.files().items()}
+    assert sum(packed.values()) < 150_000, packed
