@@ -37,6 +37,8 @@ class Readiness:
         """Set by app/server.py once the engine is open."""
         self.audit_problem: Callable[[], str | None] = lambda: None
         """Set by the gateway when it keeps an audit log."""
+        self.on_stage: Callable[[Stage], None] = lambda _: None
+        """Called with each stage that is entered."""
         self._started_at = time.monotonic()
         self._start_seconds: float | None = None
 
@@ -58,6 +60,7 @@ class Readiness:
         self.stage = stage
         if stage is Stage.READY:
             self._start_seconds = time.monotonic() - self._started_at
+        self.on_stage(stage)
 
     def sentence(self) -> str:
         match self.stage:

@@ -37,6 +37,7 @@ from whippet.app.gateway import Gateway
 from whippet.app.memory_tuning import freeze_live_objects
 from whippet.app.model.sessions import Transport
 from whippet.app.readiness import Readiness, Stage
+from whippet.app.supervisor import Supervisor
 from whippet.app.telemetry import logs
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.measurements import Measurements
@@ -108,7 +109,8 @@ def run(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             options = with_keys(options, loaded.config)
-            runner.run(_serve(loaded, options, log_files, default_root=default_root, restores=restores))
+            supervisor = Supervisor(environ)
+            runner.run(_serve(loaded, options, log_files, supervisor, default_root=default_root, restores=restores))
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
     except (CannotStart, StorageError, ListenError) as error:
@@ -122,10 +124,17 @@ def run(
 
 
 async def _serve(
-    loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool, restores: bool
+    loaded: Loaded,
+    options: StoreOptions,
+    log_files: LogFiles,
+    supervisor: Supervisor,
+    *,
+    default_root: bool,
+    restores: bool,
 ) -> None:
     stopping = _stop_on_signals()
     readiness, measurements = Readiness(), Measurements()
+    readiness.on_stage = supervisor.enter
     renewals = _renew_on_hangup(readiness)
     http = await _listen_on_http(loaded.config, readiness, renewals)
     try:
@@ -152,6 +161,7 @@ async def _serve(
     finally:
         if http is not None:
             await http.stop()
+        supervisor.close()
     logger.info("stopped")
 
 
