@@ -391,7 +391,7 @@ export class Subscription {
   #failure = null
   /** The position after all items received. @type {string | undefined} */
   #reached
-  /** The position after all items read, by partition. */
+  /** The position after all items read, by partition: the offset, and the epoch of the partition, which a purge ends. */
   #read = new Map()
   #begun = later()
 
@@ -406,7 +406,7 @@ export class Subscription {
 
   /** Of a topic: the position after the last message read, to resume there later. @returns {string | undefined} */
   get cursor() {
-    return this.#read.size ? [...this.#read].map(([partition, offset]) => `${partition}:${offset}`).join() : undefined
+    return this.#read.size ? [...this.#read].map(([partition, place]) => [partition, ...place].join(":")).join() : undefined
   }
 
   [Symbol.asyncIterator]() {
@@ -519,7 +519,11 @@ export class Subscription {
   #take() {
     const { item, skipped, cursor } = this.#queue.shift()
     this.skipped += skipped
-    if (this.#wanted.to === "topic") this.#read.set(String(item.partition_id), item.header.offset + 1)
+    if (this.#wanted.to === "topic") {
+      const partition = String(item.partition_id)
+      const [, ...epoch] = this.#read.get(partition) ?? []
+      this.#read.set(partition, [item.header.offset + 1, ...epoch])
+    }
     if (cursor) this.#pass(cursor)
     this.#owed++
     this.#grant()
@@ -530,8 +534,8 @@ export class Subscription {
   #pass(cursor) {
     if (cursor === NOWHERE) return
     for (const each of cursor.split(",")) {
-      const [partition, offset] = each.split(":")
-      this.#read.set(partition, Number(offset))
+      const [partition, offset, ...epoch] = each.split(":")
+      this.#read.set(partition, [Number(offset), ...epoch])
     }
   }
 

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.app.dashboard.support.chromium import a_page, until
 from tests.app.dashboard.support.serving import PASSWORD, Server, base64_of, serving
 from tests.app.dashboard.support.visits import card, dialog, go_to, messages, opened, signed_in
+from tests.support.sizes import mostly_long
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,14 @@ def test_a_message_is_one_line_which_opens_in_place_with_its_headers(page: Page,
     expect(page.locator("tr.detail")).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        "<script>document.title = 'taken'</script>",
-        "<img src=x onerror=\"document.title='taken'\">",
-        '{"<img src=x onerror=document.title=1>": "</pre><script>document.title=1</script>"}',
-    ],
+MARKUP = (
+    "<script>document.title = 'taken'</script>",
+    "<img src=x onerror=\"document.title='taken'\">",
+    '{"<img src=x onerror=document.title=1>": "</pre><script>document.title=1</script>"}',
 )
+
+
+@pytest.mark.parametrize("payload", mostly_long(MARKUP, MARKUP[2:]))
 def test_payloads_and_headers_are_inserted_as_text_only(page: Page, server: Server, payload: str) -> None:
     if server.http.get("/streams/markup").status_code != 200:
         server.make("markup", "t")
