@@ -13,6 +13,7 @@ const VIEWS = {
   c: ["#/groups", "consumer groups"],
   u: ["#/users", "users"],
   k: ["#/clients", "clients"],
+  v: ["#/server", "the server"],
 }
 
 export function listenToKeys() {

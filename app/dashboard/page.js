@@ -14,6 +14,7 @@ import { listenToKeys } from "/ui/keys.js"
 import { time } from "/ui/numbers.js"
 import { Overview } from "/ui/overview.js"
 import { placeOf } from "/ui/router.js"
+import { Server } from "/ui/server.js"
 import { Streams } from "/ui/streams.js"
 import { Topic } from "/ui/topic.js"
 import { Users } from "/ui/users.js"
@@ -23,7 +24,7 @@ const KEPT_AS = "whippet.session"
 const WORDS = { connecting: "Connecting", connected: "Live", waiting: "Not connected", closed: "Signed out" }
 
 /** Views by the first part of the address. */
-const VIEWS = { "": Overview, streams: Streams, groups: Groups, users: Users, clients: Clients }
+const VIEWS = { "": Overview, streams: Streams, groups: Groups, users: Users, clients: Clients, server: Server }
 
 /** @type {Client | null} */
 let client = null

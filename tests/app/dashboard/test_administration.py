@@ -208,3 +208,13 @@ def test_clients_are_listed_with_their_user(page: Page, server: Server) -> None:
     expect(page.get_by_role("table", name="Clients").get_by_role("row", name="WEBSOCKET")).to_contain_text("iggy")
     page.get_by_label("Show only clients").fill("nothing like this")
     expect(page.get_by_text("No client contains this.")).to_be_visible()
+
+
+def test_the_server_is_shown_with_its_machine_and_its_limits(page: Page, server: Server) -> None:
+    signed_in(page, server, "/ui#/server")
+    expect(card(page, "Server")).to_contain_text("Open files")
+    limits = page.get_by_role("table", name="Limits")
+    expect(limits.get_by_role("row", name="system.limits.connections").first).to_be_visible()
+    page.get_by_label("Show only limits").fill("http.leases")
+    expect(limits.get_by_role("row", name="system.limits")).to_have_count(0)
+    expect(limits.get_by_role("row", name="http.leases").first).to_be_visible()

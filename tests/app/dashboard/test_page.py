@@ -387,6 +387,7 @@ VIEWS = {
     "groups": "#/groups",
     "users": "#/users",
     "clients": "#/clients",
+    "server": "#/server",
 }
 SETTLED = """() => !document.querySelector("#view").textContent.match(/Reading\\.|Waiting for figures\\./)"""
 
