@@ -48,6 +48,9 @@ CACHED = {
     "whippet.app.commands.requests.Partitioning": 1100,
     "whippet.app.commands.requests.Consumer": 1100,
     "whippet.app.access.tickets.Ticket": 70,
+    # Repetitions in the audit log that are taken together, for a minute.
+    "whippet.app.audit.entry.Entry": 201,
+    "whippet.app.telemetry.activity._Counts": 2,
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.access.throttle._Ledger": 100,
     "whippet.app.telemetry.measurements.Histogram": 1000,

@@ -308,6 +308,8 @@ CACHES = {
     "transports/http/serving/exchange.py": "the headers of 256 responses, encoded; clients choose none of them",
     "transports/http/forms/parameters.py": "types of queries, which are the program's own",
     "transports/http/handlers/reference.py": "the OpenAPI document",
+    "transports/http/handlers/reference_page.py": "the OpenAPI document as a page",
+    "transports/http/field_sentences.py": "the docstrings of the program's own modules",
     "transports/http/forms/valid_values.py": "the values that types have, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }
