@@ -33,12 +33,14 @@ U64 = frozenset(
         "next_offset",
         "incarnation",
         "metadata_op",
+        "reached",
         "owner_generation",
         "value",
         "default",
     }
 )
-"""Fields that are integers of 64 bits, or ids of 128, in Iggy as well; `value` and `default` are from GET /limits."""
+"""Fields that are integers of 64 bits, or ids of 128, in Iggy as well; `value` and `default` are from GET /limits, and
+`reached` is the time at which a search is."""
 
 
 class Number(str):
