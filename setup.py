@@ -14,7 +14,7 @@ FOLDERS = {
     "pyspark_whippet": "pyspark_whippet",
 }
 
-SHARED = ("certs/README.md", "deploy/**/*", "docs/**/*", "openapi/*", "CHANGELOG.md")
+SHARED = ("certs/README.md", "deploy/**/*", "docs/**/*", "openapi/*", "CHANGELOG.md", "SECURITY.md")
 """What a server's operator needs besides the code: installed below `share/whippet` of the environment."""
 
 

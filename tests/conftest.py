@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import inspect
+import logging
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,18 @@ def pytest_collection_finish() -> None:
     examine in vain. Tests of leaks collect hundreds of times."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Undoes what a test has done to logging, by starting a server or a command in this process."""
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn.error")
+    handlers, levels = root.handlers[:], (root.level, uvicorn.level)
+    result = yield
+    root.handlers[:] = handlers
+    for logger, level in zip((root, uvicorn), levels, strict=True):
+        logger.setLevel(level)
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -132,7 +132,8 @@ def test_the_source_distribution_has_every_file_of_the_repository_and_no_other(b
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_the_files_for_operators(built: Built) -> None:
-    expected = {f"{DATA}/share/whippet/CHANGELOG.md", f"{DATA}/share/man/man1/whippet.1"}
+    documents = (f"{DATA}/share/whippet/{name}.md" for name in ("CHANGELOG", "SECURITY"))
+    expected = {*documents, f"{DATA}/share/man/man1/whippet.1"}
     for name in files_of_source(built.source):
         folder, _, rest = name.partition("/")
         if folder in PLACES and rest:

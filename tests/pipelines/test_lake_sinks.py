@@ -117,8 +117,7 @@ def test_small_files_are_compacted_and_old_ones_deleted(
     from deltalake import DeltaTable  # noqa: PLC0415 -- an extra
 
     topic = lake.topic()
-    lake.send(topic, rows(0, 40))
-    # Batch 0 of a new query is empty.
+    lake.send(topic, rows(0, 50))
     upkeep = {"compact_after": 5, "partition_by": ["country"]}
     delta = sinks("delta", folder=job.folder, **upkeep)
     iced = sinks("iceberg", folder=job.folder, keep_snapshots="0 s", **upkeep)
@@ -129,7 +128,7 @@ def test_small_files_are_compacted_and_old_ones_deleted(
     }
     for kind, paths in files.items():
         assert len(paths) == 3, f"{kind}: one for each country"
-        assert found(kind, job.folder, monkeypatch)["id"].to_list() == list(range(40))
+        assert found(kind, job.folder, monkeypatch)["id"].to_list() == list(range(50))
     there = {f"file://{path}" for path in (job.folder / "iceberg").rglob("*.parquet")}
     assert there == set(files["iceberg"]), "what no snapshot has is gone"
     table = iceberg(job.folder)

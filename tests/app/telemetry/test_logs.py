@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,6 @@ from whippet.app.telemetry import logs
 from whippet.app.telemetry.log_files import NAME
 
 WHY = "ValueError: invalid literal for int() with base 10: 'why'"
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn.error")
-    before = root.handlers[:], root.level, uvicorn.level
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    uvicorn.setLevel(before[2])
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", True), ("warn", True), ("error", False), ("off", False)])
