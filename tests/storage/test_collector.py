@@ -11,9 +11,8 @@ from whippet.storage import collector
 
 
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
+def enabled() -> Iterator[None]:
     yield
-    gc.unfreeze()
     gc.enable()
 
 
