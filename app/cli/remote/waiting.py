@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -15,8 +16,6 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    import asyncio  # noqa: PLC0415 -- not for --help
-
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with contextlib.suppress(RuntimeError):  # nothing runs, so nothing was cancelled
