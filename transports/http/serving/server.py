@@ -157,13 +157,17 @@ class _Uvicorn(uvicorn.Server):
             server.close()
         for bound in sockets or []:
             bound.close()
-        state = self.server_state
-        for connection in list(state.connections):
-            connection.shutdown()
+        state, is_finished = self.server_state, False
+        told = set[Any]()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while state.connections or state.tasks:  # noqa: ASYNC110 -- sets of uvicorn, which tell nobody
+                while not is_finished:
+                    # A connection may have been accepted, but not begun, when the server was closed.
+                    for connection in state.connections - told:
+                        connection.shutdown()
+                        told.add(connection)
                     await asyncio.sleep(FINISHED_SECONDS)
+                    is_finished = not (state.connections or state.tasks)
                 for server in self.servers:
                     await server.wait_closed()
         except TimeoutError:
