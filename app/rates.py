@@ -162,7 +162,8 @@ class Rates:
         loop = asyncio.get_running_loop()
         before, began = await self._counts(), loop.time()
         idle = 0
-        while idle < 2:
+        # Somebody may have begun to wait while the last counts were taken.
+        while idle < 2 or self._waiting:
             await asyncio.sleep(PERIOD_SECONDS - (loop.time() - began) % PERIOD_SECONDS)
             waiting, self._waiting = [each for each in self._waiting if not each.done()], []
             now, ended = await self._counts(), loop.time()

@@ -90,6 +90,28 @@ async def test_a_sample_for_many_subscribers_is_encoded_once(tmp_path: Path, mon
         assert len(encoded) == 6
 
 
+async def test_who_begins_to_wait_during_the_last_counts_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "PERIOD_SECONDS", 0.01)
+    async with reading(tmp_path, 1) as made:
+        measured = made.gateway.rates
+        await measured.next()
+        count, counted = measured._counts, 0
+        late: asyncio.Future[asyncio.Task[rates.Measurement]] = asyncio.get_running_loop().create_future()
+
+        async def counts() -> Any:
+            nonlocal counted
+            counted += 1
+            if counted == 2:
+                late.set_result(asyncio.create_task(measured.next()))
+                await asyncio.sleep(0)
+            return await count()
+
+        monkeypatch.setattr(measured, "_counts", counts)
+        assert (await (await late)).sample.streams
+
+
 async def test_a_sample_of_everything_has_the_state_of_the_disk_and_of_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
