@@ -174,7 +174,7 @@ async def test_a_connection_that_ends_meanwhile_loses_no_message(tmp_path: Path,
             await asyncio.sleep(0)
         again = await world.root()
         # Nobody has waited for the answer after a reset, so the write may still be in progress.
-        while not (found := await polled(again)):
+        while not (found := await polled(again)):  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert [len(one.payload) for one in found] == [1]
 
