@@ -19,7 +19,7 @@ export class Clients {
   #clients = []
   /** Names by user id, where the user may read them. @type {Map<number, string>} */
   #users = new Map()
-  #notice = element("p", { class: "notice" }, "Reading.")
+  #notice = element("p", { class: "notice" }, "Loading.")
   #more = element("p", { class: "more quiet", hidden: "" })
   #filter = element("input", { type: "search", placeholder: "Filter", autocomplete: "off", spellcheck: "false", "data-search": "" })
   #table = table("Clients", [
@@ -79,7 +79,7 @@ export class Clients {
     )
     this.#table.tBodies[0].replaceChildren(...rows)
     this.#table.hidden = !rows.length
-    notice(this.#notice, rows.length ? "" : wanted ? "No client contains this." : "There are no clients besides HTTP requests.")
+    notice(this.#notice, rows.length ? "" : wanted ? "No client matches the filter." : "No clients are connected. Requests over HTTP are not listed.")
     const left = fitting.length - rows.length
     notice(this.#more, left > 0 ? `and ${plural(left, "more client")}: filter to see them` : "")
   }

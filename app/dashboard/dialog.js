@@ -65,7 +65,7 @@ export function ask({ title, about = [], fields = [], action, isDangerous = fals
 /** Asks to type the name of what will be lost. @param {string} wanted */
 export function confirmByName({ title, about, wanted, action }, act) {
   const control = element("input", { autocomplete: "off", spellcheck: "false", required: "" })
-  const check = () => control.setCustomValidity(control.value === wanted ? "" : "This is another name.")
+  const check = () => control.setCustomValidity(control.value === wanted ? "" : "The name does not match.")
   control.addEventListener("input", check)
   check()
   return ask(

@@ -76,7 +76,7 @@ export class Figures extends EventTarget {
     const news = this.#client.subscribe({ to: "events", ...scope })
     this.#watched = [stats, news]
     this.#hear(stats, (sample) => this.#take(sampleOf(sample, scope)), (error) => this.#refuse(error, scope))
-    this.#hear(news, (event) => this.#note({ at: event.at, event }), (error) => this.miss(`The events have ended: ${error.message}`))
+    this.#hear(news, (event) => this.#note({ at: event.at, event }), (error) => this.miss(`events, because the subscription has ended: ${error.message}`))
   }
 
   async #hear(subscription, take, fail) {

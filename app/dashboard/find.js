@@ -22,7 +22,7 @@ const KINDS = {
   where: ["a JSON condition", '$.customer.name == "Ann"'],
   id: ["a message id", "a number or a UUID"],
   header: ["a user header", "kind = new"],
-  key: ["a key: any message of its partition", "customer 7"],
+  key: ["a key: all messages of its partition", "customer 7"],
   any: ["anything, in a time range", ""],
 }
 const ORDERS = [
@@ -47,7 +47,7 @@ export class Find {
   #number = element("input", { inputmode: "numeric", pattern: "[0-9]*", placeholder: "all", size: "4" })
   #go = element("button", { class: "primary" }, "Search")
   #stop = button("Stop", () => this.#end())
-  #more = button("Go on", () => this.#goOn())
+  #more = button("Continue", () => this.#goOn())
   #progress = element("progress", { max: "1", value: "0", "aria-label": "Messages examined" })
   #state = element("p", { class: "state", role: "status", id: "find-state" })
   #problem = element("p", { class: "problem", role: "alert", hidden: "" })
@@ -61,7 +61,7 @@ export class Find {
       "form",
       { class: "controls" },
       labelled("Search for", this.#kind),
-      labelled("What", this.#what, "grows"),
+      labelled("Value", this.#what, "grows"),
       labelled("Since", this.#since),
       labelled("Until", this.#until),
       labelled("Order", this.#order),
@@ -91,7 +91,7 @@ export class Find {
     this.#number.value = query.get("partition") ?? ""
     this.#showKind()
     this.#progress.hidden = this.#more.hidden = true
-    say(this.#state, "Messages are read on the server, one after the other: a time range or a partition makes it quick.")
+    say(this.#state, "The server examines one message after the other: a time range or a partition makes the search faster.")
     if (query.has("by")) this.#begin()
   }
 

@@ -9,8 +9,8 @@ import { element, select, table } from "/ui/elements.js"
 import { exact, plural } from "/ui/numbers.js"
 
 const WHERE = [
-  ["first", "the first message: read everything again"],
-  ["end", "the end: skip everything that is there"],
+  ["first", "the first message: read all messages again"],
+  ["end", "the end: skip all existing messages"],
   ["time", "the first message since a time"],
   ["offset", "an offset"],
 ]
@@ -47,7 +47,7 @@ export async function resetOffsets(context, place, group, readers) {
   }
   for (const each of [where, offset, moment]) each.addEventListener("change", () => look().catch(() => {}))
   setTimeout(() => look().catch(() => {}))
-  const members = group.members_count ? "Stop its members first: they would commit their own offsets again." : "The group has no members."
+  const members = group.members_count ? "Stop its members first: they would overwrite the new offsets." : "The group has no members."
   const fields = [
     { name: "where", label: "Continue with", control: where },
     { name: "offset", label: "Offset", control: offset },
@@ -56,7 +56,7 @@ export async function resetOffsets(context, place, group, readers) {
   return ask({ title: `Reset offsets of ${group.name}`, about: [members, preview], fields, action: "Reset", isDangerous: true }, async () => {
     await look()
     const { members_count: members } = await client.call("get_consumer_group", { ...place, group: group.id })
-    if (members) throw new Error(`The group has ${plural(members, "member")}, who would commit their own offsets again: stop them first`)
+    if (members) throw new Error(`The group has ${plural(members, "member")}, which would overwrite the new offsets: stop all members first`)
     await client.call("join_consumer_group", { ...place, group: group.id })
     try {
       for (const [i, each] of partitions.entries()) await store(client, place, group, each, stored.get(each.id), wanted[i])

@@ -56,7 +56,7 @@ export class Groups {
     })
     arrange(this.#table.tBodies[0], rows)
     this.#table.hidden = !rows.length
-    notice(this.#notice, rows.length ? "" : "There are no consumer groups. A group is created under the tab of its topic, or by its first consumer.")
+    notice(this.#notice, rows.length ? "" : "There are no consumer groups. Create one on the Consumer groups tab of a topic, or start a consumer that creates one.")
     const left = groups.length - listed.length
     notice(this.#more, left ? `and ${plural(left, "more group")} with a smaller lag` : "")
   }
@@ -112,7 +112,7 @@ export class GroupsOfTopic {
       ["Consumer", ""],
       ["Partition", "number"],
       ["Committed offset", "number"],
-      ["Behind", "number"],
+      ["Lag", "number"],
     ])
     consumers.tBodies[0].replaceWith(this.#consumers)
     this.#consumersCard = card("Consumers without a group", consumers)

@@ -43,7 +43,7 @@ function explain() {
   const keys = [["/", "search"], ...Object.entries(VIEWS).map(([key, [, name]]) => [`g ${key}`, `go to ${name}`]), ["↑ ↓", "move in the table of messages"], ["Enter", "open or close a message"], ["Esc", "close a dialog"]]
   const list = element("dl", { class: "facts" }, ...keys.map(([key, what]) => element("div", {}, element("dt", {}, element("kbd", {}, key)), element("dd", {}, what))))
   const close = button("Close", () => dialog.close(), "primary")
-  const dialog = element("dialog", { "aria-labelledby": "keys-title" }, element("h2", { id: "keys-title" }, "Keys"), list, element("div", { class: "actions" }, close))
+  const dialog = element("dialog", { "aria-labelledby": "keys-title" }, element("h2", { id: "keys-title" }, "Keyboard shortcuts"), list, element("div", { class: "actions" }, close))
   dialog.addEventListener("close", () => dialog.remove())
   document.body.append(dialog)
   dialog.showModal()

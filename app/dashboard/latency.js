@@ -8,7 +8,7 @@ import { card, element, notice, table } from "/ui/elements.js"
 import { count } from "/ui/numbers.js"
 
 export class Latency {
-  #notice = element("p", { class: "notice" }, "Nothing was sent or polled in the last minute.")
+  #notice = element("p", { class: "notice" }, "No messages were sent or polled in the last minute.")
   #table = table("Latency", [
     ["Last minute", ""],
     ["Count", "number"],
@@ -30,7 +30,7 @@ export class Latency {
     })
     this.#table.tBodies[0].replaceChildren(...rows)
     this.#table.hidden = !rows.length
-    notice(this.#notice, rows.length ? "" : "Nothing was sent or polled in the last minute.")
+    notice(this.#notice, rows.length ? "" : "No messages were sent or polled in the last minute.")
   }
 }
 

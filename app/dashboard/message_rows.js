@@ -196,7 +196,7 @@ export class MessageRows {
     ]
     about.append(...facts.map(([term, text]) => element("div", {}, element("dt", {}, term), element("dd", {}, text))))
     const to = (query) => hrefOf(["streams", stream, topic, "messages"], { partition, ...query })
-    const around = element("a", { href: to({ from: "offset", at: Math.max(header.offset - 10, 0), open: header.offset }) }, "Neighbours")
+    const around = element("a", { href: to({ from: "offset", at: Math.max(header.offset - 10, 0), open: header.offset }) }, "Show in context")
     const readers = button("Who has read it?", () => this.#showReaders(message, readers), "link")
     const curl = button("As curl", () => curl.replaceWith(copyable("Get this message", curlOf(stream, topic, partition, header.offset))), "link")
     const links = element("p", { class: "links" }, around, readers, curl)
@@ -223,7 +223,7 @@ export class MessageRows {
   }
 
   async #showReaders(message, press) {
-    const box = element("div", { class: "readers", role: "status" }, "Looking.")
+    const box = element("div", { class: "readers", role: "status" }, "Loading.")
     press.replaceWith(box)
     try {
       const readers = await this.#client.call("get_topic_readers", this.#place)
@@ -254,7 +254,7 @@ export class MessageRows {
       row.replaceWith(...rows, ...(left.length ? [this.#gap(left)] : []))
       rows[0]?.querySelector(".opener").focus({ preventScroll: true })
     } catch (error) {
-      say(press, `They cannot be shown: ${error.message}`)
+      say(press, `The messages cannot be shown: ${error.message}`)
     }
   }
 

@@ -158,7 +158,7 @@ export class Messages {
 
   async #firstPage(open) {
     const turn = this.#turn
-    notice(this.#notice, "Reading.")
+    notice(this.#notice, "Loading.")
     try {
       const { partitions } = await this.#context.client.call("get_topic", this.#place)
       if (turn !== this.#turn) return
@@ -174,7 +174,7 @@ export class Messages {
       await this.#turnPage(from === "newest" ? "older" : "newer")
       if (open !== null) {
         const partition = Number(this.#partition.value)
-        if (!this.#rows.open(partition, Number(open))) notice(this.#notice, `There is no message with the offset ${open} any more.`)
+        if (!this.#rows.open(partition, Number(open))) notice(this.#notice, `The message with offset ${open} no longer exists.`)
       }
     } catch (error) {
       if (turn === this.#turn) notice(this.#notice, sentenceOf(error))

@@ -135,7 +135,7 @@ export class Overview {
       // Without the permission there is nothing to wait for.
       this.#charts.hidden = this.#latency.element.hidden = error.code === "unauthorized"
       if (error.code === "unauthorized") return
-      if (error.code !== "disconnected") notice(this.#problem, `There is no activity: ${error.message}`)
+      if (error.code !== "disconnected") notice(this.#problem, `The charts could not be loaded: ${error.message}`)
     }
     this.#refresh = setTimeout(() => this.#more(range), Math.min(width, 5) * 1000)
   }
@@ -146,12 +146,12 @@ export class Overview {
     const held = placesOf(sample).filter(({ topic }) => topic.held_back.length)
     const problems = problemsOf(sample).map((text) => [text])
     for (const place of held.slice(0, 3)) {
-      problems.push([link(place, "groups"), ": a consumer that does not read keeps expired messages on the disk."])
+      problems.push([link(place, "groups"), ": expired messages stay on the disk, because a consumer has not read them."])
     }
     if (abandoned.length) {
       const names = abandoned.slice(0, 3).flatMap((place, i) => [i ? ", " : "", groupLink(place)])
       const more = abandoned.length > 3 ? ` and ${abandoned.length - 3} more` : ""
-      problems.push([`${plural(abandoned.length, "group")} with a lag but without members: `, ...names, `${more}.`])
+      problems.push([`${plural(abandoned.length, "group")} ${abandoned.length === 1 ? "has" : "have"} a lag but no members: `, ...names, `${more}.`])
     }
     const key = JSON.stringify(problems.map((each) => each.map((part) => (typeof part === "string" ? part : part.textContent))))
     this.#attention.hidden = !problems.length

@@ -19,8 +19,8 @@ export class Partitions {
   #place
   #found = null
   #lookedUpAt = 0
-  #map = element("div", { class: "heat", role: "img", "aria-label": "Partitions by messages per second; the table has the figures" })
-  #notice = element("p", { class: "notice" }, "Waiting for figures.")
+  #map = element("div", { class: "heat", role: "img", "aria-label": "Partitions by messages per second; the table has the values" })
+  #notice = element("p", { class: "notice" }, "Waiting for data from the server.")
   #table = table("Partitions", [
     ["Partition", ""],
     ["Messages/s", "number"],
@@ -29,7 +29,7 @@ export class Partitions {
     ["Next offset", "number"],
     ["Messages", "number wide"],
     ["Size", "number"],
-    ["On the disk", "number wider"],
+    ["On disk", "number wider"],
     ["Segments", "number wide"],
   ])
   /** @type {Map<number, any>} */

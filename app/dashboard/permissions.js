@@ -47,7 +47,7 @@ export async function editPermissions(context, user) {
   }
   const matrix = element("table", { class: "matrix", "aria-label": "Everywhere" }, heads(["Everywhere", "Read", "Manage"]), everywhere)
   const single = element("table", { class: "matrix", "aria-label": "Single streams and topics" }, heads(["Only in", "Read stream", "Manage", "Read topics", "Manage", "Poll", "Send"]), element("tbody", {}, ...rows))
-  const about = [element("span", { class: "quiet" }, "For messages, Read is to poll and Manage is to send. What is granted everywhere needs no tick below."), matrix, element("div", { class: "scrolled" }, single)]
+  const about = [element("span", { class: "quiet" }, "For messages, Read permits polling and Manage permits sending. Permissions that are granted everywhere need no tick below."), matrix, element("div", { class: "scrolled" }, single)]
   return ask({ title: `Permissions of ${user.username}`, about, action: "Save" }, () => client.call("update_permissions", { user: user.id, permissions: chosen(boxes) }))
 }
 

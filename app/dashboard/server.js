@@ -16,9 +16,9 @@ export class Server {
   #timer = 0
   #isOver = false
   #limits = []
-  #notice = element("p", { class: "notice" }, "Reading.")
+  #notice = element("p", { class: "notice" }, "Loading.")
   #facts = element("dl", { class: "facts" })
-  #limitsNotice = element("p", { class: "notice" }, "Reading.")
+  #limitsNotice = element("p", { class: "notice" }, "Loading.")
   #filter = element("input", { type: "search", placeholder: "Filter", autocomplete: "off", spellcheck: "false", "data-search": "" })
   #table = table("Limits", [
     ["Setting", ""],
@@ -74,7 +74,7 @@ export class Server {
     )
     this.#table.tBodies[0].replaceChildren(...made)
     this.#table.hidden = !made.length
-    notice(this.#limitsNotice, made.length ? "" : "No limit contains this.")
+    notice(this.#limitsNotice, made.length ? "" : "No limit matches the filter.")
   }
 }
 

@@ -23,7 +23,7 @@ export function firstMessage(context, stream, topic) {
   return element(
     "div",
     { class: "next" },
-    element("p", {}, "Send the first message with Produce, or from a program:"),
+    element("p", {}, "Send the first message with the button Produce, or from a program:"),
     copyable("curl", [signIn(context), sendWithCurl(stream, topic)].join("\n")),
     copyable("Python", python(context, stream, topic, false)),
   )

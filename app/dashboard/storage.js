@@ -33,7 +33,7 @@ export class Storage {
 
   /** @param {Disk} disk */
   #ofDisk(disk) {
-    const kept = `${bytes(disk.reserve_bytes)} are kept for everything but messages (system.disk.reserve)`
+    const kept = `${bytes(disk.reserve_bytes)} are reserved for data other than messages (system.disk.reserve)`
     const free = `${bytes(disk.free_bytes)} of ${bytes(disk.total_bytes)}`
     return [
       this.#row("Free on the disk", free, "", disk.is_full),
@@ -43,9 +43,9 @@ export class Storage {
 
   /** @param {Archive} archive @param {number} at */
   #ofArchive(archive, at) {
-    const completed = archive.completed_at === null ? "not since the start" : age(at - archive.completed_at)
-    const cost = "When the last round began that archived everything: what came later would be lost with this machine"
-    const failures = "Since the start; the log of the server has their reasons"
+    const completed = archive.completed_at === null ? "not since the server started" : age(at - archive.completed_at)
+    const cost = "When the last round started that archived everything: later messages would be lost with this machine"
+    const failures = "Since the server started; its log contains the reasons"
     const hasProblem = archive.problem !== null
     const waiting = `${exact(archive.waiting_messages)} messages are only on this machine`
     return [
@@ -81,6 +81,6 @@ function problemOfDisk(disk) {
 
 /** @param {Archive | null | undefined} archive */
 function problemOfArchive(archive) {
-  if (archive?.is_refused) return "Another server has the archive: nothing is archived any more."
-  return archive?.problem ? "Not everything could be archived. The log of the server has the reason." : ""
+  if (archive?.is_refused) return "Another server uses the archive: this server no longer archives anything."
+  return archive?.problem ? "Not everything could be archived. The log of the server contains the reason." : ""
 }

@@ -13,7 +13,7 @@ import { hrefOf, keyOf, topicHref } from "/ui/router.js"
 import { nextStep } from "/ui/snippets.js"
 import { newTopic } from "/ui/topic_forms.js"
 
-export const UNKNOWN = "Waiting for figures."
+export const UNKNOWN = "Waiting for data from the server."
 const ROWS_MAX = 200
 const COLUMNS = [
   ["Topic", ""],
@@ -87,7 +87,7 @@ export class Streams {
     const streams = sample.streams.filter((stream) => shown.has(stream))
     arrange(this.#table, [this.#table.tHead, ...streams.map((stream) => this.#body(stream, listed))])
     this.#table.hidden = !streams.length
-    const nothing = wanted && sample.streams.length ? "No name contains this." : "There are no streams yet. New ones appear here."
+    const nothing = wanted && sample.streams.length ? "No name matches the filter." : "There are no streams yet. New ones appear here."
     notice(this.#notice, streams.length ? "" : nothing)
     if (!sample.streams.length && !this.#next.children.length) this.#next.replaceChildren(nextStep(this.#context))
     if (sample.streams.length) this.#next.replaceChildren()

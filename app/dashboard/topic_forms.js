@@ -24,7 +24,7 @@ export async function newTopic(context, stream) {
     fields: [
       { name: "name", label: "Name", control: name },
       { name: "partitions", label: "Partitions", control: partitions, hint: "Order is kept within a partition. More partitions let more consumers of a group share the work." },
-      { name: "expiry", label: "Delete messages after", control: expiry, hint: "Such as 7 days or never. Empty: the server's default." },
+      { name: "expiry", label: "Delete messages after", control: expiry, hint: "For example, 7 days or never. Empty: the server's default." },
     ],
     action: "Create",
   }
@@ -47,7 +47,7 @@ export async function changeTopic(context, place, found) {
     title: "Edit topic",
     fields: [
       { name: "name", label: "Name", control: name },
-      { name: "expiry", label: "Delete messages after", control: expiry, hint: "Such as 7 days or never. Empty: unchanged." },
+      { name: "expiry", label: "Delete messages after", control: expiry, hint: "For example, 7 days or never. Empty: unchanged." },
     ],
     action: "Save",
   }
@@ -62,7 +62,7 @@ export async function changeTopic(context, place, found) {
 /** @param {import("/ui/page.js").Context} context @param {{stream: string, topic: string}} place */
 export function addPartitions(context, place) {
   const control = input({ type: "number", min: "1", max: "1000", value: "1", required: "" })
-  const hint = "Messages with a key may then go to another partition than before."
+  const hint = "Messages with a key may then go to a different partition than before."
   return ask({ title: "Add partitions", fields: [{ name: "count", label: "How many", control, hint }], action: "Add" }, (values) =>
     context.client.call("create_partitions", { ...place, partitions_count: Number(values.count) }),
   )
@@ -73,7 +73,7 @@ export function removePartitions(context, place, found) {
   const most = found.partitions.length
   const control = input({ type: "number", min: "1", max: String(most), value: "1", required: "" })
   const typed = input({ required: "" })
-  const check = () => typed.setCustomValidity(typed.value === found.name ? "" : "This is another name.")
+  const check = () => typed.setCustomValidity(typed.value === found.name ? "" : "The name does not match.")
   typed.addEventListener("input", check)
   check()
   return ask(
@@ -93,7 +93,7 @@ export function removePartitions(context, place, found) {
 
 /** @param {import("/ui/page.js").Context} context @param {{stream: string, topic: string}} place */
 export function purgeTopic(context, place, found) {
-  const form = { title: "Purge topic", about: `All ${plural(found.messages_count, "message")} are deleted.`, wanted: found.name, action: "Delete all messages" }
+  const form = { title: "Purge topic", about: `All messages of the topic are deleted: ${plural(found.messages_count, "message")}.`, wanted: found.name, action: "Delete all messages" }
   return confirmByName(form, () => context.client.call("purge_topic", place))
 }
 

@@ -16,7 +16,7 @@ export class TopicSettings {
   #context
   #place
   #found = null
-  #notice = element("p", { class: "notice" }, "Reading.")
+  #notice = element("p", { class: "notice" }, "Loading.")
   #facts = element("dl", { class: "facts" })
 
   /** @param {import("/ui/page.js").Context} context @param {{stream: string, topic: string}} place */
@@ -55,9 +55,9 @@ export class TopicSettings {
       ["Id", String(found.id)],
       ["Created", dayAndTime(found.created_at)],
       ["Messages are deleted after", expiryText(found.message_expiry)],
-      ["Largest size", sizeLimit(found.max_topic_size) ?? bytes(Number(found.max_topic_size))],
+      ["Maximum size", sizeLimit(found.max_topic_size) ?? bytes(Number(found.max_topic_size))],
       ["Compression", found.compression_algorithm],
-      ["On the disk", bytes(found.disk_bytes)],
+      ["On disk", bytes(found.disk_bytes)],
       ...options,
     ]
     this.#facts.replaceChildren(...facts.map(([term, text]) => element("div", {}, element("dt", {}, term), element("dd", {}, text))))

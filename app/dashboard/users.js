@@ -20,8 +20,8 @@ const EXPIRIES = [
 export class Users {
   title = "Users"
   #context
-  #notice = element("p", { class: "notice" }, "Reading.")
-  #tokensNotice = element("p", { class: "notice" }, "Reading.")
+  #notice = element("p", { class: "notice" }, "Loading.")
+  #tokensNotice = element("p", { class: "notice" }, "Loading.")
   #fresh = element("div", { role: "status" })
   #table = table("Users", [
     ["User", ""],
@@ -86,7 +86,7 @@ export class Users {
     return element(
       "tr",
       {},
-      element("th", { scope: "row" }, name(user.username), ...(isRoot ? [element("span", { class: "quiet" }, "root, may do everything")] : [])),
+      element("th", { scope: "row" }, name(user.username), ...(isRoot ? [element("span", { class: "quiet" }, "root user, has all permissions")] : [])),
       element("td", {}, user.status),
       element("td", { class: "wide" }, dayAndTime(user.created_at)),
       element("td", { class: "number" }, tools),
@@ -98,7 +98,7 @@ export class Users {
     const password = element("input", { type: "password", required: "", minlength: "3", maxlength: "100", autocomplete: "new-password" })
     const form = {
       title: "New user",
-      about: ["A new user may do nothing yet: give permissions afterwards."],
+      about: ["A new user has no permissions yet: you grant them in the next step."],
       fields: [
         { name: "username", label: "Name", control: username },
         { name: "password", label: "Password", control: password },
@@ -127,7 +127,7 @@ export class Users {
       )
       this.#tokens.tBodies[0].replaceChildren(...rows)
       this.#tokens.hidden = !rows.length
-      notice(this.#tokensNotice, rows.length ? "" : "You have none. Programs sign in with one instead of your password.")
+      notice(this.#tokensNotice, rows.length ? "" : "You have no personal access tokens. Programs sign in with such a token instead of your password.")
     } catch (error) {
       notice(this.#tokensNotice, sentenceOf(error))
     }
@@ -146,7 +146,7 @@ export class Users {
     const made = await ask(form, (values) => this.#context.client.call("create_personal_access_token", values))
     if (!made) return
     const done = button("I have copied it", () => this.#fresh.replaceChildren(), "primary")
-    this.#fresh.replaceChildren(element("div", { class: "next" }, element("p", {}, "The token is shown only now:"), copyable("Token", made.token), done))
+    this.#fresh.replaceChildren(element("div", { class: "next" }, element("p", {}, "Copy the token now: it is not shown again."), copyable("Token", made.token), done))
     this.#readTokens()
   }
 

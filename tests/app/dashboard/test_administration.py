@@ -197,7 +197,7 @@ def test_a_token_is_shown_once_and_works_until_it_is_deleted(page: Page, server:
     assert token not in page.content()
     page.get_by_role("row", name="scripts").get_by_role("button", name="Delete").click()
     dialog(page).get_by_role("button", name="Delete token").click()
-    expect(page.get_by_text("You have none.")).to_be_visible()
+    expect(page.get_by_text("You have no personal access tokens.")).to_be_visible()
     assert server.http.post("/personal-access-tokens/login", json=login).status_code == 401
     kept = page.evaluate("JSON.stringify([{ ...sessionStorage }, { ...localStorage }, location.href])")
     assert token not in kept
@@ -207,7 +207,7 @@ def test_clients_are_listed_with_their_user(page: Page, server: Server) -> None:
     signed_in(page, server, "/ui#/clients")
     expect(page.get_by_role("table", name="Clients").get_by_role("row", name="WEBSOCKET")).to_contain_text("iggy")
     page.get_by_label("Show only clients").fill("nothing like this")
-    expect(page.get_by_text("No client contains this.")).to_be_visible()
+    expect(page.get_by_text("No client matches the filter.")).to_be_visible()
 
 
 def test_the_server_is_shown_with_its_machine_and_its_limits(page: Page, server: Server) -> None:

@@ -250,7 +250,7 @@ def test_a_message_leads_to_its_neighbours_its_readers_and_a_curl_command(page: 
     command = detail.locator(".snippet pre").text_content() or ""
     run = subprocess.run(["bash", "-c", f"TOKEN={server.token}; {command}"], capture_output=True, check=True, text=True)
     assert json.loads(run.stdout)["messages"][0]["payload"] == base64_of("number 55")
-    detail.get_by_role("link", name="Neighbours").click()
+    detail.get_by_role("link", name="Show in context").click()
     expect(messages(page).last.locator(".opener")).to_have_text("45")
 
 
@@ -278,7 +278,7 @@ def test_a_message_is_found_with_its_neighbours_and_a_link_repeats_the_search(pa
     signed_in(page, server, "/ui#/streams/finds/t")
     page.get_by_role("navigation", name="Topic").get_by_role("link", name="Find").click()
     page.get_by_label("Search for").select_option("where")
-    page.get_by_label("What").fill("$.n == 123")
+    page.get_by_label("Value").fill("$.n == 123")
     page.keyboard.press("Enter")
     expect(page.locator("#find-state")).to_contain_text("1 match in 400 messages")
     expect(page.locator("#find-state")).to_contain_text("everything was examined")
@@ -286,13 +286,13 @@ def test_a_message_is_found_with_its_neighbours_and_a_link_repeats_the_search(pa
     page.reload()
     expect(messages(page).locator("td.payload")).to_have_text(['{"n": 123}'])
     detail = opened(page)
-    detail.get_by_role("link", name="Neighbours").click()
+    detail.get_by_role("link", name="Show in context").click()
     expect(page.locator("tr.named td.payload")).to_have_text('{"n": 123}')
     expect(messages(page).first.locator("td.payload")).to_have_text('{"n": 162}')
     page.go_back()
     expect(page.locator("#find-state")).to_contain_text("everything was examined")
     page.get_by_label("Search for").select_option("id")
-    page.get_by_label("What").fill("not an id")
+    page.get_by_label("Value").fill("not an id")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("no message id")
     page.get_by_label("Search for").select_option("any")

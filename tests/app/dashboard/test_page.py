@@ -231,7 +231,7 @@ def test_a_full_disk_is_shown_with_what_is_free_and_what_is_in_reserve(browser: 
         expect(page.get_by_role("region", name="Disk and archive")).to_be_visible()
         expect(figure(page, "Free on the disk")).to_contain_text(" of ")
         expect(figure(page, "In reserve")).to_have_attribute(
-            "title", re.compile(r"are kept for everything but messages \(system\.disk\.reserve\)")
+            "title", re.compile(r"are reserved for data other than messages \(system\.disk\.reserve\)")
         )
         expect(page.get_by_role("alert")).to_be_hidden()
         expect(page.get_by_text("Waiting for the archive")).to_have_count(0)
@@ -264,7 +264,7 @@ def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser,
         archive.write_text("not a folder")
         server.send("s", "t", "c")
         expect(page.get_by_role("alert")).to_have_text(
-            "Not everything could be archived. The log of the server has the reason."
+            "Not everything could be archived. The log of the server contains the reason."
         )
         expect(figure(page, "Waiting for the archive")).to_have_text("1 message")
         expect(figure(page, "Failures of the archive")).not_to_have_text("0")
@@ -273,7 +273,9 @@ def test_failures_of_the_archive_are_shown_until_they_are_over(browser: Browser,
         expect(page.get_by_role("alert")).to_be_hidden()
         expect(figure(page, "Waiting for the archive")).to_have_text("0 messages")
         (archive / "archive.json").unlink()
-        expect(page.get_by_role("alert")).to_have_text("Another server has the archive: nothing is archived any more.")
+        expect(page.get_by_role("alert")).to_have_text(
+            "Another server uses the archive: this server no longer archives anything."
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- honesty
@@ -460,7 +462,7 @@ def test_the_keyboard_reaches_a_topic_and_its_messages(page: Page, server: Serve
     page.keyboard.press("Enter")
     expect(page.locator("tr.detail pre")).to_have_text("older")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("go to streams and topics")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_contain_text("go to streams and topics")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("g")
