@@ -19,6 +19,7 @@ from whippet.app.errors import TABLE, CommandError
 from whippet.app.model.options import Option, decode
 
 if TYPE_CHECKING:
+    from whippet.app.access.users import User
     from whippet.app.gateway import Gateway
     from whippet.app.model.sessions import Session
 
@@ -94,15 +95,21 @@ async def execute(
             may_repeat=(is_login or outcome != DONE) and not changes,
             command=name,
             outcome=outcome,
-            user=None if user is None else user.username,
-            user_id=None if user is None else user.id,
-            address=session.address,
-            transport=session.transport.name.lower(),
-            request_id=session.request_id,
+            **_who(user, session),
             request={} if is_login else shown(request),
             changes=changes,
         )
     return response
+
+
+def _who(user: User | None, session: Session) -> dict[str, Any]:
+    return {
+        "user": None if user is None else user.username,
+        "user_id": None if user is None else user.id,
+        "address": session.address,
+        "transport": session.transport.name.lower(),
+        "request_id": session.request_id,
+    }
 
 
 def record(gateway: Gateway, session: Session, command: str, outcome: str = DONE, **fields: Any) -> None:
@@ -113,11 +120,7 @@ def record(gateway: Gateway, session: Session, command: str, outcome: str = DONE
     gateway.audit.record(
         command=command,
         outcome=outcome,
-        user=None if user is None else user.username,
-        user_id=None if user is None else user.id,
-        address=session.address,
-        transport=session.transport.name.lower(),
-        request_id=session.request_id,
+        **_who(user, session),
         **fields,
     )
 

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.app.dashboard.support.chromium import a_page
-from tests.app.dashboard.support.serving import Server, serving
+from tests.app.dashboard.support.serving import Server
 from tests.app.dashboard.support.visits import card, dialog, go_to, messages, sign_in, signed_in
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with a_page(browser, viewport={"width": 1280, "height": 860}) as found:
-        yield found
 
 
 def press(page: Page, name: str) -> None:

@@ -6,29 +6,15 @@ import base64
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.app.dashboard.support.chromium import a_page, until
-from tests.app.dashboard.support.serving import PASSWORD, Server, base64_of, serving
+from tests.app.dashboard.support.chromium import until
+from tests.app.dashboard.support.serving import PASSWORD, Server, base64_of
 from tests.app.dashboard.support.visits import card, dialog, go_to, messages, opened, signed_in
 from tests.support.sizes import mostly_long
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with a_page(browser, viewport={"width": 1280, "height": 860}) as found:
-        yield found
-
 
 # --------------------------------------------------------------------------------------------------------- what is seen
 

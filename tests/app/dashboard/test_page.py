@@ -25,12 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    with a_page(browser, viewport={"width": 1280, "height": 860}) as found:
-        yield found
-
-
 # ------------------------------------------------------------------------------------------------------------- sign in
 
 

@@ -38,12 +38,6 @@ FOLLOW = """async ([name, wanted]) => {
 """Reads what is subscribed to into `<name>.seen`."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
     with a_page(browser) as found:
