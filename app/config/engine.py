@@ -39,24 +39,24 @@ class Kafka(Section, frozen=True):
     servers: Servers = ("127.0.0.1:9092",)
     """Some brokers of the cluster, each as host:port; the others are found through them."""
     prefix: Prefix = "whippet."
-    """Text put before the names of all topics, groups and transactions. Gateways with the same prefix have the same
-    catalogue."""
+    """Text put before the names of all topics, groups and transactions. Gateways with the same prefix use the
+    same catalogue, and one does not see the changes of another before it starts again."""
     client_id: Text = "whippet"
     """Name under which the brokers log and count what this gateway does."""
     replication_factor: Replicas = 3
-    """Number of brokers that have each partition of a new topic."""
+    """Number of replicas of each partition of a new topic."""
     min_insync_replicas: Replicas = 2
-    """Number of them that must have a message before it is acknowledged; for new topics."""
+    """Number of in-sync replicas that must have a message before it is acknowledged; for new topics."""
     timeout: Period = 30.0
-    """Time for which something is tried while brokers are unavailable. Then it fails."""
+    """How long a request is retried while brokers are unavailable, before it fails."""
 
 
 class Engine(Section, frozen=True):
     """What keeps messages, stored offsets and the catalogue."""
 
     kind: Annotated[Literal["local", "kafka"], choice("local", KAFKA)] = "local"
-    """The one in use: `local` is the data folder on this machine, `kafka` a cluster of Kafka, which needs the extra
-    `kafka`; [its page](engines/kafka.md) says what it cannot do yet."""
+    """Where everything is kept: `local` is the data folder on this machine; `kafka` is a cluster of Kafka, and needs
+    the extra `kafka`. [The page about Kafka](engines/kafka.md) lists the limitations."""
     kafka: Kafka = Kafka()
 
 

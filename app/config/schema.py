@@ -237,7 +237,7 @@ class Telemetry(Section, frozen=True):
     [Operating](operating.md) describes it."""
 
     enabled: Boolean = False
-    """Export. Every command is a span then, and sends take a longer way."""
+    """Export traces, metrics and logs. Every command becomes a span, and sends are slower."""
     service_name: Text = "iggy"
     """Name under which this server appears."""
     logs: TelemetryLogs = TelemetryLogs()
@@ -250,7 +250,7 @@ class Audit(Section, frozen=True):
     [Operating](operating.md) describes it. Iggy has no such keys."""
 
     enabled: Boolean = True
-    """Keep an audit log, in the file `audit.log`, as lines of JSON."""
+    """Keep an audit log: lines of JSON in the file `audit.log` in the folder `audit.path`."""
     path: Name = "audit"
     """Folder in the data folder for it."""
     max_file_size: Bytes = 64 << 20
@@ -258,10 +258,10 @@ class Audit(Section, frozen=True):
     max_total_size: Bytes = 1 << 30
     """Total size of all these files above which the oldest are removed; 0: unlimited."""
     retention: Annotated[float, formats.SECONDS_OR_MORE] = 365 * 86_400.0
-    """Longest time for which a file grows, and for which it is kept afterwards."""
+    """Age at which a file is closed and the next one started; a closed file is kept for as long again."""
     required: Boolean = False
     """While the file cannot be written, refuse logins and changes (error 10006, over HTTP 503
-    `audit_unavailable`) instead of doing them unrecorded."""
+    `audit_unavailable`) instead of making them without a record."""
     commits: Boolean = False
     """Also record every offset that a consumer stores, not only those that somebody deletes, moves back, or sets for a
     group without being a member. Offsets that polls store by themselves are never recorded."""
