@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.dashboard.support.chromium import WAITS_MS, a_page, chromium
+from tests.app.dashboard.support.visits import messages
 from tests.pipelines.support.dead_letters import letters
 from tests.support.lake import PASSWORD, Lake
 from tests.support.sizes import sized
@@ -80,14 +81,14 @@ def test_windows_are_seen_live_in_the_page(spark: object, readme: list[list[str]
         page.get_by_label("User").fill("iggy")
         page.get_by_label("Password").fill(PASSWORD)
         page.keyboard.press("Enter")
-        before = page.locator("#messages > li")
+        before = messages(page)
         expect(before.first).to_be_visible()
         count = before.count()
         late = [{"id": 61, "at": "2026-03-02T10:00:00Z"}, {"id": 62, "at": "2026-03-02T11:00:00Z"}]
         lake.send("shop/orders", [json.dumps(each | {"country": "no", "amount": "7.50"}) for each in late])
         assert main(windows) == 0
-        expect(page.locator("#messages > li", has_text="2026-03-02T10:00:00").first).to_contain_text('"no"')
-        assert page.locator("#messages > li").count() > count
+        expect(before.filter(has_text="2026-03-02T10:00:00").first).to_contain_text('"no"')
+        assert before.count() > count
 
 
 def _backfill(lake: Lake, sent: list[dict[str, str]], broken: list[str]) -> None:

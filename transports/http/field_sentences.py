@@ -7,10 +7,10 @@ from a table.
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.abc import InspectLoader
 from typing import Any
 
 import msgspec
@@ -84,11 +84,14 @@ def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
 
 @cache
 def _of_module(module: str) -> Mapping[str, Mapping[str, str]]:
+    loader = getattr(sys.modules[module], "__loader__", None)
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
+        # Not by `inspect`, whose cache of sources is not safe in several threads.
+        source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
     except OSError:
-        # Somebody has installed no sources.
-        return {}
+        source = None
+    # Somebody may have installed no sources.
+    tree = ast.parse(source or "")
     return {node.name: dict(_fields(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import lru_cache
 from http import HTTPStatus
 
@@ -12,6 +13,8 @@ from whippet.app.config.listeners import HttpMetrics
 from whippet.transports.http.forms.responses import JSON, HttpResponse, compress, with_etag
 from whippet.transports.http.operation import Call
 
+_making = threading.Lock()
+
 
 async def get_document(call: Call) -> HttpResponse:
     octets = await get_document_bytes(call)
@@ -20,7 +23,13 @@ async def get_document(call: Call) -> HttpResponse:
 
 
 async def get_document_bytes(call: Call) -> bytes:
-    return await asyncio.to_thread(_document, call.api.config.metrics)
+    return await asyncio.to_thread(_document_once, call.api.config.metrics)
+
+
+def _document_once(config: HttpMetrics) -> bytes:
+    """Many clients may ask before it is made, which takes a while."""
+    with _making:
+        return _document(config)
 
 
 @lru_cache(maxsize=1)
