@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     transport: str = ""
     request_id: str | None = None
-    """What the client called its request, over HTTP (`X-Request-Id`)."""
+    """The id that an HTTP client gave its request in `X-Request-Id`."""
     tool: str | None = None
     """The tool of an assistant."""
     repeated: int = 0

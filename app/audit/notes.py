@@ -1,4 +1,4 @@
-"""What a command changes, noted where it is changed, for the entry about the command in the audit log.
+"""Collects what a command changes, for its entry in the audit log; the code that makes a change notes it.
 
 Commands about users run side by side, so only the place that replaces a document knows what was there before.
 """

@@ -32,7 +32,7 @@ class Repetitions:
         return not self._seen
 
     def admit(self, entry: Entry, now_us: int) -> bool:
-        """Whether to record it now. The caller calls `settle` at times, also if nothing happens."""
+        """Returns whether to record it now. The caller calls `settle` at times, also if nothing happens."""
         self.settle(now_us)
         if not self._seen:
             self._until_us = now_us + WINDOW_US

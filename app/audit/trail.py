@@ -38,7 +38,7 @@ class Trail:
 
     @property
     def commits(self) -> bool:
-        """Whether each stored offset is recorded."""
+        """True if each stored offset is recorded."""
         return self._config.commits
 
     @property
@@ -51,7 +51,7 @@ class Trail:
         return self.problem() is not None
 
     def problem(self) -> str | None:
-        """What is wrong, in words for everybody."""
+        """Returns what is wrong, in words that anybody may read; None if nothing is."""
         if self._file.problem is not None:
             return "the audit log cannot be written"
         if self._topic is not None and self._topic.problem is not None:

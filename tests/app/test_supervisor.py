@@ -81,7 +81,9 @@ async def test_an_abstract_socket_is_understood() -> None:
         made.close()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine: apt-get install systemd"
+)
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "whippet.service"
     unit.write_text(UNIT.read_text().replace("/opt/whippet/.venv/bin/whippet", shutil.which("true") or ""))

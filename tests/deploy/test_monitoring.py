@@ -74,7 +74,9 @@ def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed; Prometheus has it")
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not on this machine: apt-get install prometheus"
+)
 @pytest.mark.parametrize(
     "command",
     [

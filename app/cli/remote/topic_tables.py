@@ -92,7 +92,8 @@ class Table:
 
 
 class _Output:
-    """What Arrow writes to. Once it is abandoned nothing more is written: an end would make it look complete."""
+    """The file that Arrow writes to. Once it is abandoned, nothing more is written: an end
+    would make it look complete."""
 
     closed = False
 

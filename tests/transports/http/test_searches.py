@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.transports.http.support.calling import Caller, permissions, with_topic
-from tests.transports.http.support.messages import MESSAGES, header_entry, message, sent
+from tests.transports.http.support.messages import BALANCED, MESSAGES, header_entry, message, sent
 from whippet.transports.http.handlers import searches
 from whippet.transports.http.search_turns import Searches
 
@@ -107,6 +107,20 @@ async def test_a_search_that_is_continued_finds_every_match_once_and_examines_ev
         expected = [f'{{"n": {number}}}' for number in range(10, 95)]
         assert payloads == (expected if order == "oldest" else expected[::-1])
         assert examined == 95
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_the_time_of_a_request_ends_it_also_in_the_middle_of_the_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(searches, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(searches, "CHUNK_MESSAGES", 4)
+    async with with_topic(tmp_path) as world:
+        for number in range(30):
+            await world.root.post(MESSAGES, sent(message(b"%d" % number), to=BALANCED))
+        assert (await search(world.root, order=order))["examined"] == 4
+        payloads, examined = await all_of(world.root, order=order)
+        assert (sorted(payloads, key=int), examined) == ([str(number) for number in range(30)], 30)
 
 
 async def test_a_budget_is_a_limit_that_the_response_reports(tmp_path: Path) -> None:

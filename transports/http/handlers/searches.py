@@ -191,17 +191,17 @@ class Search:
             self._stretches.append(_Stretch(partition, low, high))
 
     async def run(self) -> None:
-        """Examines chunks of the partitions in turn, until there are enough matches or something is used up."""
+        """Examines chunks of the partitions in turn, until there are enough matches or something is used up. At least
+        one is examined, and those come first of which most is left: the next request continues with the others."""
         deadline = time.monotonic() + SLICE_SECONDS
-        while time.monotonic() < deadline:
-            stretches = [each for each in self._stretches if each.left]
-            if not stretches:
-                return
-            for stretch in stretches:
+        while stretches := [each for each in self._stretches if each.left]:
+            for stretch in sorted(stretches, key=lambda each: -each.left):
                 budget = self._query.budget - self._examined
                 if budget <= 0 or len(self._matches) >= self._query.limit or self._match_bytes >= MATCH_BYTES:
                     return
                 await self._examine(stretch, budget)
+                if time.monotonic() >= deadline:
+                    return
 
     async def _examine(self, stretch: _Stretch, budget: int) -> None:
         most = min(budget, CHUNK_MESSAGES, stretch.left)
